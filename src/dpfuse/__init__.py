@@ -1,0 +1,57 @@
+"""Real-time fusion of private sensor streams under a hard Rényi differential privacy budget."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, TrainingDiverged
+    from dpfuse.evaluation import Comparison, Report, compare, evaluate
+    from dpfuse.policy import Design, ExactStep, load
+    from dpfuse.training import Architecture, Optimisation, train, train_many, use_all_cores
+    from dpfuse.types import NOBODY, Guarantee, Trajectories
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NOBODY",
+    "Architecture",
+    "BudgetExceeded",
+    "Comparison",
+    "Design",
+    "DpfuseError",
+    "ExactStep",
+    "FileRefused",
+    "Guarantee",
+    "Optimisation",
+    "Report",
+    "TrainingDiverged",
+    "Trajectories",
+    "compare",
+    "evaluate",
+    "load",
+    "train",
+    "train_many",
+    "use_all_cores",
+]
+
+# Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
+_HOME = {
+    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "TrainingDiverged"),
+    "evaluation": ("Comparison", "Report", "compare", "evaluate"),
+    "policy": ("Design", "ExactStep", "load"),
+    "training": ("Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
+    "types": ("NOBODY", "Guarantee", "Trajectories"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOME.items():
+        if name in names:
+            return getattr(import_module(f"dpfuse.{module}"), name)
+    raise AttributeError(f"module 'dpfuse' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,36 @@
+"""The command line: one file a command, results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from dpfuse.cli.account import account
+from dpfuse.cli.demo import demo
+from dpfuse.cli.evaluate import evaluate
+from dpfuse.cli.simulate import simulate
+from dpfuse.cli.train import train
+
+app = typer.Typer(
+    name="dpfuse",
+    help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
+    "Start with `dpfuse demo`. Then: simulate (or bring your own arrays), train, evaluate; `account` tells what a "
+    "budget means.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+for command in (demo, simulate, train, evaluate, account):
+    app.command()(command)
+
+
+def main() -> None:
+    """Run the command line; an error of ours is one line on stderr and exit 1."""
+    from dpfuse.errors import DpfuseError
+
+    try:
+        app()
+    except (DpfuseError, OSError, ValueError) as error:
+        print(f"dpfuse: {error}", file=sys.stderr)
+        raise SystemExit(1) from None

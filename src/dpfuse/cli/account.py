@@ -1,0 +1,125 @@
+"""`dpfuse account`: what a budget means, and which budget to choose."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+BUDGETS_SHOWN = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
+
+EXPLAINED = {
+    "mironov": "from one order, Mironov's formula: what papers print",
+    "order": "from one order, the best formula there is",
+    "zcdp": "from every order at once; holds for the released noise as it is",
+    "gdp": "the exact curve of Gaussian noise; --coordinates adds what discrete noise costs",
+}
+
+CHANCE_EXPLAINED = (
+    "The chance is that of the best observer there can be, who sees every release, knows all other sensors' "
+    "data and holds it, before looking, as likely as not that one given vehicle was there: 50% is guessing, "
+    "100% is knowing. Below about 60% a vehicle is well hidden, above 85% hardly. Try first the largest "
+    "budget whose chance you would defend to the person in the vehicle."
+)
+
+
+def account(
+    budget: Annotated[
+        float | None, typer.Option(help="The Rényi budget B, at --order. Give this or --epsilon.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="Find the largest budget that keeps this epsilon, by GDP.")
+    ] = None,
+    order: Annotated[float, typer.Option(help="The Rényi order alpha, above 1.")] = 2.0,
+    delta: Annotated[float, typer.Option(help="The delta of (epsilon, delta), between 0 and 1.")] = 1e-5,
+    coordinates: Annotated[
+        int, typer.Option(help="Allow, by GDP, for discrete noise in this many coordinates: steps times d.")
+    ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and no tables.")] = False,
+) -> None:
+    """Say what a Rényi budget means as (epsilon, delta), or find the budget for an epsilon.
+
+    The four figures describe the same releases. The first two know the loss at
+    one order only, the last two that Gaussian noise has a known loss at every
+    order. All are about one sensor and everything ever released, under the
+    adjacency that the budget was promised for.
+
+    Example: dpfuse account --order 2 --budget 1.5 --delta 1e-5
+
+    Example: dpfuse account --epsilon 3 --delta 1e-5
+    """
+    if (budget is None) == (epsilon is None):
+        raise typer.BadParameter("give either --budget or --epsilon, and not both")
+    try:
+        answer = _answer(budget, epsilon, order, delta, coordinates)
+    except (TypeError, ValueError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        _show(answer)
+
+
+def _answer(
+    budget: float | None, epsilon: float | None, order: float, delta: float, coordinates: int
+) -> dict[str, Any]:
+    from dpfuse import privacy
+
+    if budget is None:
+        assert epsilon is not None  # checked by the caller
+        budget = privacy.budget_for(epsilon, delta, order, coordinates=coordinates)
+    figures = privacy.epsilons(order, budget, delta)
+    figures["gdp"] = privacy.gdp_epsilon(order, budget, delta, coordinates)
+    if not math.isfinite(figures["gdp"]):
+        raise ValueError(
+            f"coordinates must be fewer at delta {delta!r}, got {coordinates}; or use a larger delta"
+        )
+    return {
+        "epsilon": figures,
+        "rho": privacy.rho_of(order, budget),
+        "mu": privacy.mu_of(order, budget),
+        "order": order,
+        "budget": budget,
+        "delta": delta,
+    }
+
+
+def _show(answer: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(_meaning(answer))
+    console.print(f"The same as rho-zCDP: rho = {answer['rho']:.4g}; as mu-GDP: mu = {answer['mu']:.4g}.\n")
+    console.print(_choices(answer["order"], answer["delta"]))
+    console.print(CHANCE_EXPLAINED)
+
+
+def _meaning(answer: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    title = f"Budget {answer['budget']:.6g} at order {answer['order']:g}, delta = {answer['delta']:g}"
+    table = Table("by", "epsilon", "which is", title=title, title_justify="left")
+    for by, epsilon in answer["epsilon"].items():
+        table.add_row(by, f"{epsilon:.4g}", EXPLAINED[by])
+    return table
+
+
+def _choices(order: float, delta: float) -> Table:
+    from rich.table import Table
+
+    from dpfuse import privacy
+
+    title = f"Budgets at order {order:g}, delta = {delta:g}"
+    table = Table(
+        "budget", "epsilon (gdp)", "epsilon (zcdp)", "chance to tell", title=title, title_justify="left"
+    )
+    for budget in BUDGETS_SHOWN:
+        figures = privacy.epsilons(order, budget, delta)
+        chance = f"{privacy.chance_to_tell(order, budget):.1%}"
+        table.add_row(f"{budget:g}", f"{figures['gdp']:.2f}", f"{figures['zcdp']:.2f}", chance)
+    return table

@@ -1,0 +1,17 @@
+"""What dpfuse raises and a program may want to catch; callers' slips are ValueError and TypeError."""
+
+
+class DpfuseError(Exception):
+    """The root of dpfuse's own errors."""
+
+
+class BudgetExceeded(DpfuseError):
+    """A release would cost more than the budget left; nothing was spent and a smaller one may follow."""
+
+
+class TrainingDiverged(DpfuseError):
+    """A loss or a gradient stopped being finite."""
+
+
+class FileRefused(DpfuseError):
+    """A file is not what its name says: wrong kind, version, shape or content."""

@@ -1,0 +1,50 @@
+"""Intervals of confidence for means over windows that overlap or follow each other in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse.types import Trajectories
+
+_NUM_RESAMPLES = 4000
+
+
+def blocks_of(data: Trajectories, block_steps: int) -> NDArray[np.int64]:
+    """The number of the block that each run belongs to, shape (N,).
+
+    Runs of one recording that start within the same stretch of `block_steps` are one block: near ones share vehicles
+    and traffic, so whole blocks are drawn, never single runs. Runs of different recordings are independent.
+    """
+    assert data.windows_of is not None  # filled in on construction
+    labels = [(window.recording, window.start // block_steps) for window in data.windows_of]
+    return np.unique(labels, axis=0, return_inverse=True)[1].ravel()
+
+
+def block_interval(
+    values: NDArray[np.float64],
+    blocks: NDArray[np.int64],
+    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """A percentile interval for a function of means, by drawing blocks with replacement.
+
+    Args:
+        values: one row a window, shape (N, columns).
+        blocks: the block of each window.
+        statistic: of the resampled column means, shape (resamples, columns), to (resamples,).
+    """
+    num_blocks = int(blocks.max()) + 1
+    if num_blocks < 2:
+        raise ValueError("an interval needs at least two blocks; use a longer test recording or shorter blocks")
+    sums = np.zeros((num_blocks, values.shape[1]))
+    np.add.at(sums, blocks, values)
+    sizes = np.bincount(blocks, minlength=num_blocks)
+    drawn = np.random.default_rng(seed).integers(num_blocks, size=(_NUM_RESAMPLES, num_blocks))
+    means = sums[drawn].sum(1) / sizes[drawn].sum(1)[:, None]
+    low, high = np.quantile(statistic(means), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)

@@ -1,0 +1,162 @@
+"""How good a design is on data it has not seen, and what it spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse import _check
+from dpfuse.evaluation.bootstrap import block_interval, blocks_of
+from dpfuse.evaluation.simulate import simulate_windows
+from dpfuse.evaluation.spending import exact_spending
+from dpfuse.policy.design import Design
+from dpfuse.privacy.budget import as_loss, squared_steps
+from dpfuse.privacy.conversion import epsilons
+from dpfuse.types import Guarantee, Trajectories
+
+# The shortest stretch of time that counts as one independent piece of evidence.
+_BLOCK_S = 60.0
+_Z95 = 1.959964
+
+
+@dataclass(frozen=True, eq=False)
+class Report:
+    """What an evaluation found.
+
+    Attributes:
+        mse: squared error of the estimate, averaged over steps, windows and coordinates of the state.
+        ci95: its 95% interval, by block bootstrap over time.
+        mse_per_step: shape (K,).
+        coverage: how often the truth was within the estimator's own 95% interval.
+        prior_mse: error of the best constant, the state's mean in training.
+        budget_per_step: Rényi loss of each step, shape (K,), see `Spending`; None without a guarantee.
+        budget_spent_max: the most that any window (total) or sensor (individual) spent, exactly accounted.
+        within_budget: whether that is at most the budget, decided in integers.
+        guarantee: what was promised.
+        epsilon: the promise as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
+        window_errors: squared error of each window; `blocks`: which windows are one piece of evidence.
+    """
+
+    mse: float
+    mse_per_step: NDArray[np.float64]
+    coverage: float
+    prior_mse: float
+    guarantee: Guarantee | None
+    interval_s: float
+    ci95: tuple[float, float] | None = None
+    budget_per_step: NDArray[np.float64] | None = None
+    budget_spent_max: float | None = None
+    within_budget: bool | None = None
+    epsilon: dict[str, float] = field(default_factory=dict)
+    delta: float = 1e-5
+    window_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
+    blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the single windows, as JSON takes it."""
+        return {
+            "mse": self.mse,
+            "ci95": self.ci95,
+            "mse_per_step": self.mse_per_step.tolist(),
+            "coverage": self.coverage,
+            "prior_mse": self.prior_mse,
+            "guarantee": self.guarantee.to_dict() if self.guarantee else None,
+            "budget_per_step": None if self.budget_per_step is None else self.budget_per_step.tolist(),
+            "budget_spent_max": self.budget_spent_max,
+            "within_budget": self.within_budget,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
+            "num_windows": len(self.window_errors),
+            "interval_s": self.interval_s,
+        }
+
+
+class Comparison(NamedTuple):
+    """One design against another on the same windows: ratio of errors below 1 is better.
+
+    Attributes:
+        ratio: error of the first over error of the second; `ci95`: its paired 95% interval.
+        difference: of the errors; `difference_ci95`: its paired 95% interval.
+    """
+
+    ratio: float
+    ci95: tuple[float, float]
+    difference: float
+    difference_ci95: tuple[float, float]
+
+
+def evaluate(
+    design: Design,
+    test: Trajectories,
+    *,
+    num_steps: int | None = None,
+    stride: int | None = None,
+    num_draws: int = 4,
+    delta: float = 1e-5,
+    seed: int = 0,
+) -> Report:
+    """Run the design over windows of the test recordings.
+
+    Args:
+        num_steps: steps of a window; by default the horizon, and whole runs for a stationary design.
+        stride: steps between the starts of windows, by default a quarter of a window.
+        num_draws: how often each window is run with fresh noise.
+        delta: for the (epsilon, delta) statement.
+        seed: of the simulated noise; equal seeds pair the noise of two designs too.
+    """
+    length = num_steps or design.structure.horizon or test.num_steps
+    _check.is_count("num_steps", length)
+    if design.structure.has_clock and length != design.structure.horizon:
+        raise ValueError(f"num_steps must be the design's horizon, {design.structure.horizon}, got {length}")
+    windows = test.windows(length, stride or max(1, length // 4))
+    _check.is_count("num_draws", num_draws)
+    errors, per_step, coverage = np.zeros(windows.num_runs), np.zeros(length), 0.0
+    spent_per_step, most_spent = np.zeros(length), 0
+    for numbers, real, result in simulate_windows(design, windows, num_draws=num_draws, seed=seed):
+        squared = (result.mean - real.state).astype(np.float64) ** 2
+        share = len(numbers) / (windows.num_runs * num_draws)
+        errors[numbers] += squared.mean(axis=(0, 2)) / num_draws
+        per_step += share * squared.mean(axis=(1, 2))
+        coverage += share * float(np.mean(squared <= (_Z95 * result.std) ** 2))
+        if design.guarantee:
+            spending = exact_spending(design, real, result)
+            spent_per_step += share * spending.per_step
+            most_spent = max(most_spent, spending.largest)
+    report = Report(
+        mse=float(errors.mean()),
+        mse_per_step=per_step,
+        coverage=coverage,
+        prior_mse=float(np.mean((windows.state - np.asarray(design.policy.constants.state_mean)) ** 2)),
+        guarantee=design.guarantee,
+        interval_s=test.interval_s,
+        delta=delta,
+        window_errors=errors,
+        blocks=blocks_of(windows, max(2 * length, round(_BLOCK_S / test.interval_s))),
+    )
+    if report.blocks.max() > 0:
+        report = replace(report, ci95=block_interval(errors[:, None], report.blocks, lambda means: means[:, 0]))
+    if guarantee := design.guarantee:
+        report = replace(
+            report,
+            budget_per_step=spent_per_step,
+            budget_spent_max=as_loss(guarantee.order, most_spent),
+            within_budget=most_spent <= squared_steps(guarantee),
+            epsilon=epsilons(guarantee.order, guarantee.budget, delta),
+        )
+    return report
+
+
+def compare(report: Report, reference: Report) -> Comparison:
+    """The report's errors against the reference's, paired window by window."""
+    if report.window_errors.shape != reference.window_errors.shape:
+        raise ValueError("the two reports must come from the same windows; evaluate both on the same test data")
+    pairs = np.stack([report.window_errors, reference.window_errors], axis=1)
+    return Comparison(
+        ratio=report.mse / reference.mse,
+        ci95=block_interval(pairs, report.blocks, lambda m: m[:, 0] / m[:, 1]),
+        difference=report.mse - reference.mse,
+        difference_ci95=block_interval(pairs, report.blocks, lambda m: m[:, 0] - m[:, 1]),
+    )

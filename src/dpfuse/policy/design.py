@@ -1,0 +1,105 @@
+"""A finished design: policy and estimator with the guarantee they were made for, in a file that cannot run code."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse import _archive
+from dpfuse.errors import FileRefused
+from dpfuse.policy.step import Constants, Policy, make_policy
+from dpfuse.policy.structure import Structure
+from dpfuse.types import Guarantee
+
+_VERSION = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """A fusion policy and estimator, ready to be evaluated or run.
+
+    Attributes:
+        policy: networks, constants and structure.
+        guarantee: what the releases satisfy; None for the non-private floor, which may never be released.
+        interval_s: seconds between releases.
+        training: how it was made, for the record.
+    """
+
+    policy: Policy
+    guarantee: Guarantee | None
+    interval_s: float
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> Structure:
+        return self.policy.structure
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 of everything that decides what is released, to bind a ledger to this design."""
+        digest = hashlib.sha256(repr((self.structure, self.guarantee, self.interval_s)).encode())
+        for name, array in sorted(_to_arrays(self.policy).items()):
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        return digest.hexdigest()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the design: a zip of .npy arrays and metadata.json, without pickle."""
+        metadata = {
+            "kind": "design",
+            "version": _VERSION,
+            "structure": self.structure.to_dict(),
+            "guarantee": self.guarantee.to_dict() if self.guarantee else None,
+            "interval_s": self.interval_s,
+            "training": self.training,
+            "fingerprint": self.fingerprint,
+        }
+        _archive.write(path, metadata, _to_arrays(self.policy))
+
+
+def load(path: str | os.PathLike[str]) -> Design:
+    """The design in a file that `Design.save` wrote.
+
+    Raises:
+        FileRefused: if anything in it is not as it should be.
+    """
+    metadata, arrays = _archive.read(path, "design")
+    if metadata.get("version") != _VERSION:
+        raise FileRefused(f"{path} has design version {metadata.get('version')!r}, this is {_VERSION}; train it again")
+    try:
+        structure = Structure(**metadata["structure"])
+        guarantee = Guarantee(**metadata["guarantee"]) if metadata["guarantee"] else None
+        design = Design(_from_arrays(structure, arrays), guarantee, float(metadata["interval_s"]), metadata["training"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileRefused(f"{path} is not a design that this version can read: {error}") from error
+    if design.fingerprint != metadata.get("fingerprint"):
+        raise FileRefused(f"{path} was changed after it was written; its fingerprint does not match")
+    return design
+
+
+def _to_arrays(policy: Policy) -> dict[str, NDArray[Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(policy)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+
+
+def _from_arrays(structure: Structure, arrays: dict[str, NDArray[Any]]) -> Policy:
+    constants = Constants(
+        jnp.zeros(()),
+        *(jnp.zeros(structure.num_channels) for _ in range(2)),
+        *(jnp.zeros(structure.num_states) for _ in range(2)),
+    )
+    blank = make_policy(structure, constants, key=jax.random.key(0))
+    expected = _to_arrays(blank)
+    shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
+    if shapes != {name: (array.shape, array.dtype) for name, array in expected.items()}:
+        raise ValueError("its arrays do not fit its structure")
+    if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "constants.squared_radius"):
+        raise ValueError("its arrays must be finite")
+    leaves = [jnp.asarray(arrays[name]) for name in expected]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(blank), leaves)

@@ -1,0 +1,132 @@
+"""The three learned parts of Algorithm 1: recurrent filter f, fusion weight g and estimator E.
+
+Each works on rows: a row is a sensor for f, a stream for g and E, and no row ever sees another.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from dpfuse.policy.gru import GRU, masked_step, over_time
+from dpfuse.policy.structure import FeatureSet, Structure
+
+# Rounding in float32 must not carry a feature out of its set: what is outside in integers counts for nothing.
+_INSIDE = 1 - 2.0**-20
+
+
+class RecurrentFilter(eqx.Module):
+    """f: each sensor's own history, as features in the feature set."""
+
+    gru: GRU
+    head: eqx.nn.Linear
+    features: FeatureSet = eqx.field(static=True)
+
+    def __init__(self, structure: Structure, *, key: PRNGKeyArray):
+        gru_key, head_key = jax.random.split(key)
+        self.gru = GRU(structure.num_channels, structure.filter_size, key=gru_key)
+        self.head = eqx.nn.Linear(structure.filter_size, structure.dimension, key=head_key)
+        self.features = structure.features
+
+    @property
+    def hidden_size(self) -> int:
+        return self.gru.hidden_size
+
+    def step(self, hidden: Array, inputs: Array, present: Array, arrived: Array) -> tuple[Array, Array]:
+        """Memory and features of each row after one more step; a row without input keeps its memory and has 0."""
+        hidden = masked_step(self.gru, hidden, inputs, present, arrived)
+        return hidden, self._features(hidden, present)
+
+    def over_time(self, inputs: Array, present: Array, arrived: Array) -> Float[Array, "K rows d"]:
+        """The features of every step, from fresh memory."""
+        return self._features(over_time(self.gru, inputs, present, arrived), present)
+
+    def _features(self, hidden: Float[Array, "*rows h"], present: Bool[Array, "*rows"]) -> Float[Array, "*rows d"]:
+        features = into_set(self.features, hidden @ self.head.weight.T + self.head.bias)
+        return jnp.where(present[..., None], features, 0.0)
+
+
+class AffineFilter(eqx.Module):
+    """f fixed: the measurement itself, mapped from its range to [0, 1]; nothing to learn or remember."""
+
+    hidden_size: int = eqx.field(static=True, default=1)
+
+    def step(self, hidden: Array, inputs: Array, present: Array, arrived: Array) -> tuple[Array, Array]:
+        return hidden, self.over_time(inputs, present, arrived)
+
+    def over_time(self, inputs: Array, present: Array, arrived: Array) -> Float[Array, "*rows d"]:
+        return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
+
+
+def into_set(features: FeatureSet, raw: Float[Array, "rows d"]) -> Float[Array, "rows d"]:
+    """The rows carried smoothly into the feature set."""
+    if features == "unbounded":
+        return raw
+    if features == "box":
+        return jax.nn.sigmoid(raw)
+    vector = jax.nn.softplus(raw) if features == "orthant" else raw
+    # Divide by the largest entry first: a square of 1e20 would overflow.
+    size = 1 + jnp.max(jnp.abs(vector), axis=-1, keepdims=True)
+    inner = vector / size
+    return _INSIDE * inner / jnp.sqrt(1 / size**2 + jnp.sum(inner**2, axis=-1, keepdims=True))
+
+
+class FusionWeight(eqx.Module):
+    """g: how far to depart from even spending, in log-odds, from public information alone.
+
+    The departure is 0 for `constant`, a number for each step for `schedule`, and for `adaptive` what a GRU makes of
+    past releases; each starts at 0, that is at even spending.
+    """
+
+    by_step: Float[Array, " horizon"] | None
+    gru: GRU | None
+    head: eqx.nn.Linear | None
+
+    def __init__(self, structure: Structure, *, key: PRNGKeyArray):
+        self.by_step = self.gru = self.head = None
+        if structure.policy != "constant" and structure.horizon is not None:
+            self.by_step = jnp.zeros(structure.horizon)
+        if structure.policy == "adaptive":
+            gru_key, head_key = jax.random.split(key)
+            # It reads the last release, its reliability, the last estimate with its spread, clock and budget left.
+            num_inputs = structure.dimension + 1 + 2 * structure.num_states + 2
+            self.gru = GRU(num_inputs, structure.fusion_size, key=gru_key)
+            head = eqx.nn.Linear(structure.fusion_size, 1, key=head_key)
+            self.head = eqx.tree_at(lambda h: (h.weight, h.bias), head, replace_fn=jnp.zeros_like)
+
+    def __call__(
+        self, hidden: Float[Array, "streams h"], inputs: Float[Array, "streams n"], step_index: Array
+    ) -> tuple[Float[Array, "streams h"], Float[Array, " streams"]]:
+        departure = jnp.zeros(inputs.shape[0])
+        if self.by_step is not None:
+            departure = departure + self.by_step[step_index]
+        if self.gru is not None and self.head is not None:
+            hidden = self.gru(hidden, inputs)
+            departure = departure + (hidden @ self.head.weight.T + self.head.bias)[:, 0]
+        return hidden, departure
+
+
+class Estimator(eqx.Module):
+    """E: mean and standard deviation of the state, in standard units, from the releases so far."""
+
+    gru: GRU
+    mean_head: eqx.nn.Linear
+    spread_head: eqx.nn.Linear
+
+    def __init__(self, structure: Structure, *, key: PRNGKeyArray):
+        gru_key, mean_key, spread_key = jax.random.split(key, 3)
+        # It reads the release, the release weighted by its reliability, the reliability, clock and budget left.
+        self.gru = GRU(2 * structure.dimension + 3, structure.estimator_size, key=gru_key)
+        self.mean_head = eqx.nn.Linear(structure.estimator_size, structure.num_states, key=mean_key)
+        self.spread_head = eqx.nn.Linear(structure.estimator_size, structure.num_states, key=spread_key)
+
+    def __call__(
+        self, hidden: Float[Array, "streams h"], inputs: Float[Array, "streams n"]
+    ) -> tuple[Float[Array, "streams h"], Float[Array, "streams x"], Float[Array, "streams x"]]:
+        hidden = self.gru(hidden, inputs)
+        mean = hidden @ self.mean_head.weight.T + self.mean_head.bias
+        # The spread learns from the mean's errors without bending the mean.
+        raw = jax.lax.stop_gradient(hidden) @ self.spread_head.weight.T + self.spread_head.bias
+        return hidden, mean, jax.nn.softplus(raw) + 1e-3

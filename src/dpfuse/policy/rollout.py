@@ -1,0 +1,128 @@
+"""Algorithm 1 over whole recordings: many windows at once, leaving out the slots where nobody is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from numpy.typing import NDArray
+
+from dpfuse.policy.step import (
+    Policy,
+    Reports,
+    choose_weight,
+    estimate,
+    init_private,
+    init_public,
+    open_accounts,
+    release,
+    scale_contributions,
+    to_inputs,
+)
+from dpfuse.policy.structure import Structure
+from dpfuse.types import Trajectories
+
+
+class Windows(NamedTuple):
+    """Windows of recordings: time first, sensors of all windows as rows one after the other.
+
+    Attributes:
+        state: shape (K, windows, n_x).
+        measurements: shape (K, rows, n_y); `present` and `arrived`: shape (K, rows), as in `Reports`.
+        window: which window a row belongs to; rows that pad the shape belong to none.
+        account_share: the share of its budget that the row's first sensor has when the window opens.
+    """
+
+    state: Float[Array, "K windows n_x"]
+    measurements: Float[Array, "K rows n_y"]
+    present: Bool[Array, "K rows"]
+    arrived: Bool[Array, "K rows"]
+    window: Int[Array, " rows"]
+    account_share: Float[Array, " rows"]
+
+
+class Rollout(NamedTuple):
+    """What Algorithm 1 did.
+
+    Attributes:
+        mean, std: the estimate, shape (K, windows, n_x).
+        weight: the fusion weight, shape (K, windows).
+        contributions: what each sensor added, shape (K, rows, d): private.
+    """
+
+    mean: Float[Array, "K windows n_x"]
+    std: Float[Array, "K windows n_x"]
+    weight: Float[Array, "K windows"]
+    contributions: Float[Array, "K rows d"]
+
+
+def rollout(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> Rollout:
+    """Algorithm 1 over every window.
+
+    The recurrent filter depends on no release, so its pass over time comes first, by itself; then the loop that closes
+    through the releases is only the small networks. Both use the parts of the one step.
+    """
+    reports = Reports(
+        windows.measurements,
+        windows.present,
+        windows.arrived,
+        jnp.broadcast_to(windows.window, windows.present.shape),
+    )
+    inputs, present = to_inputs(policy, reports)
+    features = policy.networks.recurrent_filter.over_time(inputs, present, reports.arrived)
+
+    def loop_step(carry, inputs):  # type: ignore[no-untyped-def]  # lax.scan's carry and slice
+        public, account = carry
+        at_step, features_now, noise_now = inputs
+        public, weight = choose_weight(policy, public)
+        account = open_accounts(policy, account, at_step.arrived)
+        account, contributions = scale_contributions(policy, account, features_now, at_step, weight)
+        released = release(contributions, at_step, noise_now)
+        public, (mean, std) = estimate(policy, public, weight, released)
+        return (public, account), Rollout(mean, std, weight, contributions)
+
+    account = init_private(policy, windows.window.shape[0]).account
+    if policy.structure.is_private:
+        account = account * windows.account_share
+    start = init_public(policy, windows.state.shape[1]), account
+    _, result = jax.lax.scan(loop_step, start, (reports, features, noise))
+    return result
+
+
+def draw_noise(structure: Structure, windows: Windows, key: PRNGKeyArray) -> Float[Array, "K windows d"]:
+    """Noise for simulation; none where nothing is promised."""
+    shape = (*windows.state.shape[:2], structure.dimension)
+    return jax.random.normal(key, shape) if structure.is_private else jnp.zeros(shape)
+
+
+def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], num_steps: int) -> Windows:
+    """The windows of `num_steps` that begin at step `start[i]` of run `run[i]`, slots where nobody is left out."""
+    steps = start[:, None] + np.arange(num_steps)
+    window, slot = np.nonzero(data.present[run[:, None], steps].any(axis=1))
+    at = run[window], steps[window].T, slot
+    sensors = data.sensors[at]
+    arrived = np.zeros(sensors.shape, bool)
+    arrived[1:] = sensors[1:] != sensors[:-1]
+    return Windows(
+        state=np.ascontiguousarray(data.state[run[:, None], steps].swapaxes(0, 1)),
+        measurements=data.measurements[at],
+        present=data.present[at],
+        arrived=arrived,
+        window=window.astype(np.int32),
+        account_share=np.ones(len(window), np.float32),
+    )
+
+
+def pad_rows(windows: Windows, num_rows: int) -> Windows:
+    """The same windows with rows of nobody up to `num_rows`, so that what was compiled for that shape serves again."""
+    padding = num_rows - len(windows.window)
+    return windows._replace(
+        measurements=np.pad(windows.measurements, ((0, 0), (0, padding), (0, 0))),
+        present=np.pad(windows.present, ((0, 0), (0, padding))),
+        arrived=np.pad(windows.arrived, ((0, 0), (0, padding))),
+        window=np.pad(windows.window, (0, padding), constant_values=windows.state.shape[1]),
+        account_share=np.pad(windows.account_share, (0, padding)),
+    )

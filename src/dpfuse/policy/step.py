@@ -1,0 +1,259 @@
+"""One step of Algorithm 1, in three parts: contribute (private), release (noise passed in), estimate (public).
+
+This one step serves training, evaluation and the live centre. It works on many streams at once: sensors are rows, and
+`Reports.stream` says to which stream a row belongs.
+
+Budgets are kept as squared radii: 2 B / alpha is what one sensor's contributions may add up to in squared norm, in
+units of the noise's standard deviation, divided by the charge factor c of the feature set (Theorem 2 has c = d):
+
+    loss = alpha c g^2 / 2 <= s    <=>    c g^2 <= 2 s / alpha.
+
+The floating-point bookkeeping here steers the networks; what may be released is decided in integers
+(`dpfuse.privacy`), and a small headroom keeps the two from disagreeing at the last bit.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from dpfuse.policy.networks import AffineFilter, Estimator, FusionWeight, RecurrentFilter
+from dpfuse.policy.structure import Structure
+
+# Float32 sums of a few thousand debits are off by less than this share of the budget.
+HEADROOM = 2.0**-12
+# exp() of a departure from even spending stays finite.
+_LARGEST_DEPARTURE = 12.0
+
+
+class Networks(eqx.Module):
+    """What training changes."""
+
+    recurrent_filter: RecurrentFilter | AffineFilter
+    fusion_weight: FusionWeight
+    estimator: Estimator
+
+
+class Constants(eqx.Module):
+    """What training leaves alone.
+
+    Attributes:
+        squared_radius: 2 B / alpha, the budget; infinite where nothing is promised.
+        measurement_low, measurement_high: the range of each channel; finite values outside are clipped to it.
+        state_mean, state_std: of the state in the training data.
+    """
+
+    squared_radius: Float[Array, ""]
+    measurement_low: Float[Array, " n_y"]
+    measurement_high: Float[Array, " n_y"]
+    state_mean: Float[Array, " n_x"]
+    state_std: Float[Array, " n_x"]
+
+
+class Policy(eqx.Module):
+    """Fusion policy and estimator: networks, constants and the structure that both were made for."""
+
+    networks: Networks
+    constants: Constants
+    structure: Structure = eqx.field(static=True)
+
+
+class Reports(NamedTuple):
+    """What the sensors sent in one step.
+
+    Attributes:
+        measurements: shape (rows, n_y).
+        present: whether the row holds a report.
+        arrived: whether the row's sensor is a new one, that starts with fresh memory and account.
+        stream: the stream that the row belongs to; rows of no stream have a number past the last.
+    """
+
+    measurements: Float[Array, "rows n_y"]
+    present: Bool[Array, " rows"]
+    arrived: Bool[Array, " rows"]
+    stream: Int[Array, " rows"]
+
+
+class Private(NamedTuple):
+    """What the centre remembers of each sensor: never to be shown.
+
+    Attributes:
+        hidden: the recurrent filter's memory of the sensor's own measurements.
+        account: squared radius left to the sensor (individual accounting).
+    """
+
+    hidden: Float[Array, "rows h"]
+    account: Float[Array, " rows"]
+
+
+class Public(NamedTuple):
+    """What anybody could compute from the releases: the memories of g and E, and the budget left (total accounting)."""
+
+    step_index: Int[Array, ""]
+    fusion_hidden: Float[Array, "streams h"]
+    estimator_hidden: Float[Array, "streams h"]
+    budget_left: Float[Array, " streams"]
+    last: Float[Array, "streams inputs"]
+
+
+class Estimate(NamedTuple):
+    """The state as E sees it, in the state's own units."""
+
+    mean: Float[Array, "streams n_x"]
+    std: Float[Array, "streams n_x"]
+
+
+def make_policy(structure: Structure, constants: Constants, *, key: PRNGKeyArray) -> Policy:
+    """A policy with fresh weights that spends evenly."""
+    filter_key, fusion_key, estimator_key = jax.random.split(key, 3)
+    recurrent_filter = (
+        AffineFilter() if structure.recurrent_filter == "affine" else RecurrentFilter(structure, key=filter_key)
+    )
+    fusion_weight = FusionWeight(structure, key=fusion_key)
+    networks = Networks(recurrent_filter, fusion_weight, Estimator(structure, key=estimator_key))
+    return Policy(networks, constants, structure)
+
+
+def init_private(policy: Policy, num_rows: int) -> Private:
+    """Sensors about whom nothing is known and who have spent nothing."""
+    hidden = jnp.zeros((num_rows, policy.networks.recurrent_filter.hidden_size))
+    return Private(hidden, jnp.broadcast_to(usable_budget(policy), (num_rows,)))
+
+
+def init_public(policy: Policy, num_streams: int) -> Public:
+    """Streams from which nothing has been released."""
+    structure = policy.structure
+    return Public(
+        step_index=jnp.zeros((), jnp.int32),
+        fusion_hidden=jnp.zeros((num_streams, structure.fusion_size)),
+        estimator_hidden=jnp.zeros((num_streams, structure.estimator_size)),
+        budget_left=jnp.broadcast_to(usable_budget(policy), (num_streams,)),
+        last=jnp.zeros((num_streams, structure.dimension + 1 + 2 * structure.num_states)),
+    )
+
+
+def usable_budget(policy: Policy) -> Float[Array, ""]:
+    """The squared radius that a stream, or with individual accounting a sensor, may spend."""
+    return policy.constants.squared_radius * (1 - HEADROOM)
+
+
+def choose_weight(policy: Policy, public: Public) -> tuple[Public, Float[Array, " streams"]]:
+    """The fusion weight g_k of each stream, from past releases alone (the paper's step 5).
+
+    Total accounting spends a share of what is left, so it cannot overspend; individual accounting sets a common
+    scale, and each sensor then stays within its own account.
+    """
+    structure = policy.structure
+    inputs = jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
+    hidden, departure = policy.networks.fusion_weight(public.fusion_hidden, inputs, public.step_index)
+    odds = jnp.exp(jnp.clip(departure, -_LARGEST_DEPARTURE, _LARGEST_DEPARTURE))
+    if not structure.is_private:
+        weight = jnp.ones_like(odds)
+    elif structure.accounting == "individual":
+        share = jnp.minimum(1.0, odds / structure.expected_stay)
+        weight = jnp.sqrt(share * usable_budget(policy) / structure.charge_factor)
+    else:
+        weight = _sqrt(_share_of_rest(structure, public, odds) * public.budget_left / structure.charge_factor)
+    return public._replace(fusion_hidden=hidden), weight
+
+
+def _share_of_rest(structure: Structure, public: Public, odds: Float[Array, " streams"]) -> Float[Array, " streams"]:
+    """The even share 1 / (steps left), moved by `odds`; the last step takes all that is left."""
+    assert structure.horizon is not None  # total accounting has an end
+    steps_left = jnp.maximum(structure.horizon - public.step_index, 1)
+    if structure.policy == "constant":
+        return jnp.broadcast_to(1.0 / steps_left, odds.shape)
+    return odds / (odds + (steps_left - 1))
+
+
+def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y"], Bool[Array, "*rows"]]:
+    """What f reads of each report, in [-1, 1], and which rows have one: a non-finite report counts as absent."""
+    low, high = policy.constants.measurement_low, policy.constants.measurement_high
+    present = reports.present & jnp.all(jnp.isfinite(reports.measurements), axis=-1)
+    measurements = jnp.where(present[..., None], jnp.clip(reports.measurements, low, high), low)
+    return 2 * (measurements - low) / (high - low) - 1, present
+
+
+def open_accounts(policy: Policy, account: Float[Array, " rows"], arrived: Bool[Array, " rows"]) -> Float[Array, " rows"]:
+    """The accounts, a full one for every sensor that arrived."""
+    return jnp.where(arrived, usable_budget(policy), account)
+
+
+def scale_contributions(
+    policy: Policy,
+    account: Float[Array, " rows"],
+    features: Float[Array, "rows d"],
+    reports: Reports,
+    weight: Float[Array, " streams"],
+) -> tuple[Float[Array, " rows"], Float[Array, "rows d"]]:
+    """Accounts and contributions g_k f_i; with individual accounting none adds more than its account holds."""
+    contributions = weight.at[reports.stream].get(mode="fill", fill_value=0.0)[:, None] * features
+    if policy.structure.accounting == "total" or not policy.structure.is_private:
+        return account, contributions
+    cost = policy.structure.charge_factor * jnp.sum(contributions**2, axis=-1)
+    is_over = cost > account
+    scale = jnp.where(is_over, _sqrt(account / jnp.where(is_over, cost, 1.0)), 1.0)
+    return jnp.where(is_over, 0.0, account - cost), scale[:, None] * contributions
+
+
+def contribute(
+    policy: Policy, private: Private, reports: Reports, weight: Float[Array, " streams"]
+) -> tuple[Private, Float[Array, "rows d"], Float[Array, "rows d"]]:
+    """The private part: what each sensor adds to the sum, and its features."""
+    inputs, present = to_inputs(policy, reports)
+    hidden, features = policy.networks.recurrent_filter.step(private.hidden, inputs, present, reports.arrived)
+    account, contributions = scale_contributions(policy, private.account, features, reports, weight)
+    return Private(hidden, account), contributions, features
+
+
+def release(
+    contributions: Float[Array, "rows d"], reports: Reports, noise: Float[Array, "streams d"]
+) -> Float[Array, "streams d"]:
+    """Z_k: each stream's sum of contributions plus noise (the paper's step 6), for simulation and training.
+
+    A floating-point sum breaks the sensitivity, so the live centre releases the same thing in integers.
+    """
+    return noise.at[reports.stream].add(contributions, mode="drop")
+
+
+def estimate(
+    policy: Policy, public: Public, weight: Float[Array, " streams"], released: Float[Array, "streams d"]
+) -> tuple[Public, Estimate]:
+    """The public part: E reads Z_k and g_k, and the budget left is brought up to date (the paper's steps 7 and 8)."""
+    structure, constants = policy.structure, policy.constants
+    signal = (weight * structure.crowd)[:, None]
+    # The release at unit scale whatever the weight, and how much of it is signal, in (0, 1).
+    scaled = released / jnp.sqrt(1 + signal**2)
+    reliability = signal / jnp.sqrt(1 + signal**2)
+    inputs = jnp.concatenate([scaled, scaled * reliability, reliability, _clock(policy, public)], axis=-1)
+    hidden, mean, std = policy.networks.estimator(public.estimator_hidden, inputs)
+    spent = structure.charge_factor * weight**2 if structure.is_private else 0.0
+    public = public._replace(
+        step_index=public.step_index + 1,
+        estimator_hidden=hidden,
+        budget_left=jnp.maximum(public.budget_left - spent, 0.0),
+        last=jnp.concatenate([scaled, reliability, mean, std], axis=-1),
+    )
+    return public, Estimate(constants.state_mean + constants.state_std * mean, constants.state_std * std)
+
+
+def _clock(policy: Policy, public: Public) -> Float[Array, "streams 2"]:
+    """Step and budget left as shares of the whole, zero where a design may not or need not read them."""
+    structure = policy.structure
+    step, left = jnp.zeros_like(public.budget_left), jnp.zeros_like(public.budget_left)
+    if structure.has_clock:
+        assert structure.horizon is not None
+        step = jnp.full_like(step, public.step_index / structure.horizon)
+        if structure.accounting == "total":
+            left = public.budget_left / usable_budget(policy)
+    return jnp.stack([step, left], axis=-1)
+
+
+def _sqrt(value: Float[Array, " n"]) -> Float[Array, " n"]:
+    """The square root, with gradient 0 instead of infinity at 0."""
+    is_positive = value > 0
+    return jnp.where(is_positive, jnp.sqrt(jnp.where(is_positive, value, 1.0)), 0.0)

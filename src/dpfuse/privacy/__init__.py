@@ -1,0 +1,58 @@
+"""The privacy of a release: what it costs, what is left, how it is drawn exactly, and what it means."""
+
+from dpfuse.privacy.budget import GRID, Admitted, IndividualFilter, TotalFilter, as_loss, squared_steps
+from dpfuse.privacy.conversion import (
+    CONVERSIONS,
+    Conversion,
+    budget_for,
+    chance_to_tell,
+    discrete_surcharge,
+    epsilons,
+    gdp_epsilon,
+    mu_of,
+    rho_of,
+)
+from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor, largest_weight, renyi_loss
+from dpfuse.privacy.release import (
+    Charged,
+    Mechanism,
+    Release,
+    add_noise,
+    from_grid,
+    make_noise,
+    to_grid,
+    weight_to_grid,
+    within_set,
+)
+
+__all__ = [
+    "CONVERSIONS",
+    "FEATURE_SETS",
+    "GRID",
+    "Admitted",
+    "Charged",
+    "Conversion",
+    "FeatureSet",
+    "IndividualFilter",
+    "Mechanism",
+    "Release",
+    "TotalFilter",
+    "add_noise",
+    "as_loss",
+    "budget_for",
+    "chance_to_tell",
+    "charge_factor",
+    "discrete_surcharge",
+    "epsilons",
+    "from_grid",
+    "gdp_epsilon",
+    "largest_weight",
+    "make_noise",
+    "mu_of",
+    "renyi_loss",
+    "rho_of",
+    "squared_steps",
+    "to_grid",
+    "weight_to_grid",
+    "within_set",
+]

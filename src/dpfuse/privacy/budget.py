@@ -1,0 +1,231 @@
+"""The budget filter, in exact integers: what may still be released, in all (total) or about one sensor.
+
+The noise has a standard deviation of `GRID` grid steps, and the unit of account is the squared grid step. A
+promise of order alpha and budget B buys S = floor(2 B GRID^2 / alpha) of them; a release that moves the mean
+by an integer vector q costs c q.q, with c from `privacy.loss.charge_factor`. A cost that fits is debited and
+one that does not changes nothing, so a smaller one may still follow. Stopping by what was spent so far, with
+costs chosen from past releases, keeps the promise at every order (Feldman and Zrnic 2021; for zCDP Whitehouse
+et al. 2023).
+
+Accounts are Python integers: numpy wraps silently and floats round. int64 is used only for q.q, where the
+entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpfuse import _check
+from dpfuse.errors import BudgetExceeded
+from dpfuse.types import NOBODY, Guarantee
+
+Integers = NDArray[np.int64]
+
+GRID = 2**20
+"""Grid steps in one standard deviation of the noise."""
+
+
+def squared_steps(guarantee: Guarantee) -> int:
+    """The budget S = floor(2 B GRID^2 / alpha) in squared grid steps, exactly."""
+    return math.floor(guarantee.squared_radius * GRID**2)
+
+
+@overload
+def as_loss(order: float, steps: int) -> float: ...
+@overload
+def as_loss(order: float, steps: Integers) -> NDArray[np.float64]: ...
+def as_loss(order: float, steps: int | Integers) -> float | NDArray[np.float64]:
+    """Squared grid steps as a Rényi loss at that order, to read and to plan with: alpha n / (2 GRID^2)."""
+    return order * steps / (2 * GRID**2)
+
+
+def check_exact(budget: int, dimension: int) -> None:
+    """Refuse a budget so large that squared lengths in `dimension` coordinates could pass 63 bits."""
+    if budget * dimension >= 2**63:
+        raise ValueError(
+            f"budget times dimension must stay below 2^63 squared grid steps, got {budget} * {dimension}; "
+            f"use a smaller budget: this one would protect nobody"
+        )
+
+
+def counts_once(ids: ArrayLike) -> NDArray[np.bool_]:
+    """Which rows count, shape (m,): the first one of each id, and none of a negative id (nobody)."""
+    sensors = _as_ids(ids)
+    is_first = np.zeros(sensors.shape, bool)
+    is_first[np.unique(sensors, return_index=True)[1]] = True
+    return is_first & (sensors > NOBODY)
+
+
+class TotalFilter:
+    """One account for a whole stream: it holds what is left of the budget, which is public.
+
+    **Guarantees**
+        - What was spent never passes the budget, whatever is asked and in whatever order; a tie is allowed.
+        - A refusal raises `BudgetExceeded` and changes nothing.
+        - A cost that is negative, a float or a bool is refused and changes nothing; numpy integers are taken
+          as the Python integers that they are.
+    """
+
+    def __init__(self, budget: int, spent: int = 0) -> None:
+        self._budget = _check.is_count("budget", budget, 0)
+        self._spent = _check.is_count("spent", spent, 0)
+        if self._spent > self._budget:
+            raise ValueError(f"spent must be at most the budget, {self._budget}, got {self._spent}")
+
+    @property
+    def budget(self) -> int:
+        return self._budget
+
+    @property
+    def spent(self) -> int:
+        return self._spent
+
+    @property
+    def left(self) -> int:
+        """What may still be spent, in squared grid steps."""
+        return self._budget - self._spent
+
+    def largest_weight(self, factor: int) -> int:
+        """The largest whole weight G with factor G^2 <= left: the clip of Theorem 2 on the grid."""
+        return math.isqrt(self.left // _check.is_count("factor", factor))
+
+    def spend(self, cost: int) -> None:
+        """Debit the cost if it fits, else raise `BudgetExceeded`."""
+        whole = _check.is_count("cost", cost, 0)
+        if whole > self.left:
+            raise BudgetExceeded(
+                f"a release costs {whole} squared grid steps and {self.left} are left; use less weight"
+            )
+        self._spent += whole
+
+    def __repr__(self) -> str:
+        return f"TotalFilter(budget={self._budget}, spent={self._spent})"
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """What the individual filter let through in one step. Private: it depends on the sensors' accounts.
+
+    Attributes:
+        contributions: as handed in, with zeros for every row that did not fit, shape (m, d).
+        costs: what each row was charged, shape (m,).
+    """
+
+    contributions: Integers = field(repr=False)
+    costs: Integers = field(repr=False)
+
+
+class IndividualFilter:
+    """One account for each sensor id, charged for what the sensor really adds. All of it is private.
+
+    **Guarantees**
+        - Unit: one id. No id ever spends more than the budget, whatever is sent and in whatever order; a tie
+          is allowed. A new id starts with the whole budget; no account is ever deleted.
+        - A row that does not fit becomes zeros and costs nothing; a smaller one may follow.
+        - An id counts once a step: of several rows only the first counts. A negative id is nobody: zeros.
+        - What an id spends, and the row that comes back for it, depends on its own rows alone.
+        - Neither `repr` nor any error shows an account, a row, or how many accounts there are. `left` and
+          `accounts` do: what they return is never published, logged or shown.
+        - Assumes that contributions have no negative entry where `factor` relies on it (`privacy.release`
+          checks).
+    """
+
+    def __init__(self, budget: int, factor: int, spent: Mapping[int, int] | None = None) -> None:
+        self._budget = _check.is_count("budget", budget, 0)
+        self._factor = _check.is_count("factor", factor)
+        check_exact(self._budget, 1)
+        self._spent = _as_accounts(spent or {}, self._budget)
+
+    @property
+    def budget(self) -> int:
+        """What a new id starts with, in squared grid steps; public."""
+        return self._budget
+
+    @property
+    def factor(self) -> int:
+        return self._factor
+
+    def left(self, ids: ArrayLike) -> Integers:
+        """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
+        return np.array([self._budget - self._spent.get(i, 0) for i in _as_ids(ids).tolist()], np.int64)
+
+    def accounts(self) -> dict[int, int]:
+        """What each id has spent, to store in a ledger. Private: never publish it."""
+        return dict(self._spent)
+
+    def spend(self, ids: ArrayLike, contributions: ArrayLike) -> Admitted:
+        """One step: debit every contribution that fits and clear every one that does not.
+
+        Args:
+            ids: of the sensors, shape (m,).
+            contributions: in whole grid steps, shape (m, d).
+        """
+        sensors, rows = _as_ids(ids), _as_rows(contributions)
+        if len(sensors) != len(rows):
+            raise ValueError(
+                f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}"
+            )
+        check_exact(self._budget, rows.shape[1])
+        largest = math.isqrt(self._budget // self._factor)
+        rows = clear_rows(rows, counts_once(sensors) & ((rows >= -largest) & (rows <= largest)).all(-1))
+        costs = self._factor * (rows * rows).sum(-1)
+        refused = []
+        for row, (sensor, cost) in enumerate(zip(sensors.tolist(), costs.tolist(), strict=True)):
+            spent = self._spent.get(sensor, 0) + cost
+            if spent > self._budget:
+                refused.append(row)
+            elif cost:
+                self._spent[sensor] = spent
+        rows[refused], costs[refused] = 0, 0
+        return Admitted(rows, costs)
+
+    def __repr__(self) -> str:
+        return f"IndividualFilter(budget={self._budget}, factor={self._factor})"
+
+
+def clear_rows(rows: Integers, keep: NDArray[np.bool_]) -> Integers:
+    """The rows, with zeros where `keep` is False."""
+    return np.where(keep[..., None], rows, np.int64(0))
+
+
+def _as_ids(ids: ArrayLike) -> Integers:
+    return _as_integers("ids", ids, "(m,)", 1)
+
+
+def _as_rows(contributions: ArrayLike) -> Integers:
+    return _as_integers("contributions", contributions, "(m, d)", 2)
+
+
+def _as_integers(name: str, values: ArrayLike, axes: str, ndim: int) -> Integers:
+    """The values as int64, if nothing is lost; no message shows them."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must have shape {axes}, got rows of different lengths") from None
+    if array.size == 0 and array.ndim == ndim:
+        return array.astype(np.int64)
+    if array.dtype == bool or not np.can_cast(array.dtype, np.int64, "safe"):
+        raise TypeError(f"{name} must hold whole numbers of at most 64 bits, got {array.dtype.type.__name__}")
+    if array.ndim != ndim:
+        raise ValueError(f"{name} must have shape {axes}, got {array.shape}")
+    return array.astype(np.int64)
+
+
+def _as_accounts(spent: Mapping[Any, Any], budget: int) -> dict[int, int]:
+    """A copy with Python integers; no message shows an account."""
+    try:
+        accounts = {
+            _check.is_count("id", sensor, 0): _check.is_count("spent", cost, 0)
+            for sensor, cost in spent.items()
+        }
+    except (TypeError, ValueError):
+        raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None
+    if any(cost > budget for cost in accounts.values()):
+        raise ValueError(f"spent must be at most the budget, {budget}, for every id")
+    return accounts

@@ -1,0 +1,292 @@
+"""The exact release: contributions on the integer grid, an exact sum, and OpenDP's discrete Gaussian noise.
+
+Floating point breaks a Gaussian mechanism twice: a rounded sum moves by more than its sensitivity, and the
+noise itself leaves marks (one float32 draw of jax.random.normal tells two inputs apart most of the time). So
+every sensor's row is rounded toward zero to the grid and checked in integers, what fails becomes zeros, the
+sum is a sum of integers, and the noise is the discrete Gaussian of `GRID` steps, whose Rényi loss is at most
+that of the continuous one (Canonne, Kamath and Steinke 2020, Prop. 5), drawn by exact arithmetic from
+cryptographic randomness.
+
+One step of a live centre, with the accounts kept apart so that a ledger can record the debit before anything
+leaves:
+
+    mechanism = Mechanism(guarantee, features="ball", dimension=2)
+    accounts = mechanism.open_accounts()
+    charged = mechanism.charge(accounts, weight, ids, values)     # quantise, check, debit, sum: private
+    release = mechanism.draw(charged)                             # add the noise: this may leave the building
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpfuse import _check
+from dpfuse.privacy.budget import (
+    GRID,
+    IndividualFilter,
+    Integers,
+    TotalFilter,
+    check_exact,
+    clear_rows,
+    counts_once,
+    squared_steps,
+)
+from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor
+from dpfuse.types import Guarantee
+
+LARGEST_ENTRY = 2**31
+"""No budget that a `Guarantee` allows pays for an entry of more grid steps."""
+
+
+@dataclass
+class Charged:
+    """A step that is paid for and has no noise yet, good for one draw. Private: it stays in the centre.
+
+    Attributes:
+        weight: G_k, the weight in whole grid steps; public.
+        budget_left: what the stream may still spend, in squared grid steps; public, None in individual
+            accounting.
+        debits: what each row's sensor was charged, shape (m,), in individual accounting; in total accounting
+            what the stream was charged, shape (1,).
+        exact_sum: the sum of the rows in grid steps, shape (d,); None once it was drawn.
+    """
+
+    weight: int
+    budget_left: int | None
+    debits: Integers = field(repr=False)
+    exact_sum: Integers | None = field(repr=False)
+
+    def take(self) -> Integers:
+        """The sum, handed out once: a second draw of the same sum would cost as much again."""
+        if self.exact_sum is None:
+            raise RuntimeError("this step was drawn already; publish that release, or charge a new step")
+        taken, self.exact_sum = self.exact_sum, None
+        return taken
+
+
+@dataclass(frozen=True)
+class Release:
+    """What may leave the building.
+
+    Attributes:
+        value: Z_k in whole grid steps, shape (d,).
+        weight: G_k in whole grid steps.
+        budget_left: in squared grid steps; None in individual accounting, where it is private.
+    """
+
+    value: Integers
+    weight: int
+    budget_left: int | None
+
+
+@dataclass(frozen=True)
+class Mechanism:
+    """How one step's values become a release that keeps a guarantee; it holds no accounts and no noise.
+
+    **Guarantees**
+        - Unit: one sensor id's whole trajectory, over all steps charged to one set of accounts. Adjacency,
+          order, budget and accounting are those of `guarantee`; the releases are (order, budget)-RDP, and
+          rho-zCDP with rho = budget / order.
+        - Assumes that the weight and the choice to release depend on past releases and public settings alone,
+          and each row of values on its own sensor's data, past releases and (individual) its own account
+          alone.
+        - Whatever a row holds (NaN, inf, 1e308, out of its set), every other row is as it would be without
+          it, and its own is inside its bound: rows that are not in the set, or not affordable, become zeros.
+        - An id counts once a step, the first of its rows; a negative id is nobody.
+        - A weight that the budget left does not cover is lowered to the largest that it does (total): the
+          last releases have weight 0 and are noise alone.
+        - Nobody there, or no budget left: a release of the same shape and noise. A sum out of range
+          saturates.
+        - What is charged once is drawn once.
+
+    Attributes:
+        guarantee: the promise.
+        features: the set that one sensor's features are in.
+        dimension: d, the coordinates of a release.
+    """
+
+    guarantee: Guarantee
+    features: FeatureSet
+    dimension: int
+
+    def __post_init__(self) -> None:
+        _check.is_one_of("features", self.features, FEATURE_SETS)
+        _check.is_count("dimension", self.dimension)
+        check_exact(self.budget, self.dimension)
+
+    @functools.cached_property
+    def factor(self) -> int:
+        """The charge factor c of `privacy.loss`."""
+        return charge_factor(
+            self.features, self.dimension, self.guarantee.adjacency, self.guarantee.accounting
+        )
+
+    @functools.cached_property
+    def budget(self) -> int:
+        """The whole budget, of the stream or of each sensor, in squared grid steps."""
+        return squared_steps(self.guarantee)
+
+    def open_accounts(self) -> TotalFilter | IndividualFilter:
+        """New accounts, of the kind that the guarantee's accounting needs."""
+        if self.guarantee.accounting == "total":
+            return TotalFilter(self.budget)
+        return IndividualFilter(self.budget, self.factor)
+
+    def charge(
+        self, accounts: TotalFilter | IndividualFilter, weight: float, ids: ArrayLike, values: ArrayLike
+    ) -> Charged:
+        """Round, check, debit and add up one step.
+
+        Args:
+            accounts: debited by this call; from `open_accounts`, or filled from a ledger.
+            weight: g_k >= 0 in noise standard deviations.
+            ids: of the sensors, shape (m,), negative for nobody.
+            values: shape (m, d). Total accounting: the features f_i; the row is trunc(G_k f_i). Individual:
+                the contributions g_k f_i, already scaled to what the sensor has left, in noise standard
+                deviations; the row is trunc(GRID c_i). Values computed in float32 may end up a hair outside
+                of their set or account and then count as zeros: scale them by 1 - 2^-20 where that matters.
+        """
+        self._check_accounts(accounts)
+        whole = weight_to_grid(weight)
+        array = self._as_values(values, keep := counts_once(ids))
+        if isinstance(accounts, IndividualFilter):
+            admitted = accounts.spend(ids, without_forbidden_signs(to_grid(array), self.features))
+            return Charged(whole, None, admitted.costs, add_up(admitted.contributions))
+        whole = min(whole, accounts.largest_weight(self.factor))
+        rows = clear_rows(within_set(to_grid(array, whole), self.features, whole), keep)
+        accounts.spend(cost := self.factor * whole**2)
+        return Charged(whole, accounts.left, np.array([cost], np.int64), add_up(rows))
+
+    def draw(self, charged: Charged) -> Release:
+        """Add the noise. A step is drawn once: a second call for the same one raises RuntimeError."""
+        exact_sum = charged.take()
+        if exact_sum.shape != (self.dimension,):
+            raise ValueError(f"the sum must have shape ({self.dimension},), got {exact_sum.shape}")
+        return Release(add_noise(exact_sum), charged.weight, charged.budget_left)
+
+    def _check_accounts(self, accounts: TotalFilter | IndividualFilter) -> None:
+        is_total = self.guarantee.accounting == "total"
+        if not isinstance(accounts, TotalFilter if is_total else IndividualFilter):
+            raise TypeError(f"accounts must be for {self.guarantee.accounting} accounting, got {accounts!r}")
+        factor = self.factor if isinstance(accounts, TotalFilter) else accounts.factor
+        if (accounts.budget, factor) != (self.budget, self.factor):
+            raise ValueError(
+                f"accounts must have the budget {self.budget} and factor {self.factor} of this mechanism, "
+                f"got {accounts!r}"
+            )
+
+    def _as_values(self, values: ArrayLike, keep: NDArray[np.bool_]) -> NDArray[np.float64]:
+        array = _as_floats(values)
+        if not len(keep) and not array.size:
+            return np.zeros((0, self.dimension))
+        if array.shape != (len(keep), self.dimension):
+            raise ValueError(f"values must have shape {(len(keep), self.dimension)}, got {array.shape}")
+        return array
+
+
+def weight_to_grid(weight: float) -> int:
+    """The weight in whole grid steps, rounded toward zero; at most `LARGEST_ENTRY`."""
+    number = float(weight)
+    if not math.isfinite(number) or number < 0:
+        raise ValueError(f"weight must be finite and >= 0, got {number!r}")
+    return math.floor(min(number * GRID, LARGEST_ENTRY))
+
+
+def to_grid(values: ArrayLike, scale: int = GRID) -> Integers:
+    """trunc(scale * values) as integers, shape (..., d); a row that is not finite or too large becomes zeros.
+
+    Each row, the last axis, depends on itself alone.
+    """
+    scaled = _as_floats(values)
+    if scaled.ndim == 0:
+        raise ValueError("values must have shape (..., d), got ()")
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = np.trunc(scaled * float(scale))
+    is_usable = (np.abs(scaled) <= LARGEST_ENTRY).all(-1, keepdims=True)  # False for NaN
+    return np.where(is_usable, scaled, 0.0).astype(np.int64)
+
+
+def from_grid(value: Integers) -> NDArray[np.float64]:
+    """Grid steps as noise standard deviations, exactly below 2^53 steps."""
+    return np.asarray(value, np.int64) / GRID
+
+
+def within_set(rows: Integers, features: FeatureSet, weight: int) -> Integers:
+    """The rows in `weight` times the feature set, and zeros for the others, shape (..., d).
+
+    Exact in int64 where d weight^2 < 2^63: entries are bounded by the weight before they are squared.
+    """
+    keep = np.asarray(((rows >= -weight) & (rows <= weight)).all(-1))
+    bounded = clear_rows(without_forbidden_signs(rows, features), keep)
+    if features == "box":
+        return bounded
+    return clear_rows(bounded, (bounded * bounded).sum(-1) <= weight * weight)
+
+
+def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
+    """The rows, with zeros for those that have a negative entry in a set that has none."""
+    return rows if features == "ball" else clear_rows(rows, np.asarray((rows >= 0).all(-1)))
+
+
+def add_up(rows: Integers) -> Integers:
+    """The sum over sensors, shape (d,), exactly: entries of 31 bits leave room for 2^32 rows."""
+    return np.asarray(rows.sum(0, dtype=np.int64))
+
+
+def add_noise(exact_sum: Integers) -> Integers:
+    """The sum plus independent discrete Gaussian noise of `GRID` steps in each coordinate; saturates at i64.
+
+    **Guarantees**
+        - A change of the sum by an integer vector q has a Rényi loss of at most alpha q.q / (2 GRID^2) at
+          every order, whatever the sum is.
+        - The noise is drawn at the call, in this process, used once and kept nowhere.
+    """
+    if exact_sum.ndim != 1 or exact_sum.dtype != np.int64 or not len(exact_sum):
+        raise ValueError(f"the sum must be int64 of shape (d,), got {exact_sum.dtype} of {exact_sum.shape}")
+    noisy = make_noise(len(exact_sum))(exact_sum.tolist())
+    if len(noisy) != len(exact_sum):
+        raise RuntimeError(f"OpenDP returned {len(noisy)} coordinates for {len(exact_sum)}")
+    return np.array(noisy, np.int64)
+
+
+@functools.lru_cache(maxsize=16)
+def make_noise(dimension: int) -> Callable[[list[int]], list[int]]:
+    """OpenDP's discrete Gaussian for `dimension` coordinates, built once a process: call it before the clock.
+
+    The first call takes half a second, most of it the import of OpenDP.
+    """
+    return _make_gaussian(_check.is_count("dimension", dimension), GRID)
+
+
+def _make_gaussian(dimension: int, scale: int) -> Callable[[list[int]], list[int]]:
+    # OpenDP takes scale 0, and then releases the value itself; a vector of any length passes it too.
+    if scale < 1:
+        raise ValueError(f"scale must be at least one grid step, got {scale}")
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=dimension)
+    gaussian = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
+    rho = gaussian.map(float(scale))  # type: ignore[no-untyped-call]
+    if not 0.5 <= rho <= 0.5 + 1e-9:
+        raise RuntimeError(
+            f"OpenDP's noise of scale {scale} must have rho 0.5 for a move of {scale}, got {rho}"
+        )
+    return gaussian
+
+
+def _as_floats(values: ArrayLike) -> NDArray[np.float64]:
+    """The values as float64; no message shows them."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError("values must have shape (..., d), got rows of different lengths") from None
+    if array.dtype.kind not in "fiu":
+        raise TypeError(f"values must be an array of numbers, got {array.dtype.type.__name__}")
+    return array.astype(np.float64)

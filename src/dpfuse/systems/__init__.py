@@ -1,0 +1,8 @@
+"""Where trajectories come from: each module has a description of a system and a `simulate` that runs it."""
+
+from dpfuse.systems import freeway, hidden_markov, linear_gaussian
+from dpfuse.systems.freeway import Freeway
+from dpfuse.systems.hidden_markov import HiddenMarkov
+from dpfuse.systems.linear_gaussian import LinearGaussian
+
+__all__ = ["Freeway", "HiddenMarkov", "LinearGaussian", "freeway", "hidden_markov", "linear_gaussian"]

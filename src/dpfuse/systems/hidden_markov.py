@@ -1,0 +1,94 @@
+"""Finite hidden Markov systems with binary sensors.
+
+x_1 ~ initial, x_{k+1} ~ transition[x_k], and sensor i says 1 with probability sensor_probabilities[x_k, i], each
+sensor and step independently given the states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse import _check
+from dpfuse.types import Trajectories
+
+Probabilities = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HiddenMarkov:
+    """A Markov chain on states 0 to S - 1, seen by binary sensors; kept as float64 arrays of the full shape.
+
+    Attributes:
+        transition: shape (S, S), the row of a state holds the probabilities of the next one.
+        sensor_probabilities: probability that a sensor says 1 in each state, shape (S, m), or (S,) if all sensors
+            are alike.
+        initial: probabilities of the first state, shape (S,).
+        num_sensors: m, needed where the sensors are alike.
+    """
+
+    transition: Probabilities
+    sensor_probabilities: Probabilities
+    initial: Probabilities
+    num_sensors: int | None = None
+
+    def __post_init__(self) -> None:
+        transition = _as_probabilities("transition", self.transition)
+        if transition.ndim != 2 or transition.shape[0] != transition.shape[1] or transition.size == 0:
+            raise ValueError(f"transition must have shape (S, S), got {transition.shape}")
+        num_states = len(transition)
+        initial = _as_probabilities("initial", self.initial)
+        if initial.shape != (num_states,):
+            raise ValueError(f"initial must have shape ({num_states},), got {initial.shape}")
+        for name, value in [("transition", transition), ("initial", initial)]:
+            if np.abs(value.sum(-1) - 1).max() > 1e-9:
+                raise ValueError(f"{name} must add up to 1 over the last axis, got sums {value.sum(-1)}")
+        sensors = _as_probabilities("sensor_probabilities", self.sensor_probabilities)
+        if sensors.ndim == 1:
+            if self.num_sensors is None:
+                raise ValueError("num_sensors must be given where sensor_probabilities has shape (S,)")
+            sensors = np.tile(sensors[:, None], (1, _check.is_count("num_sensors", self.num_sensors)))
+        if sensors.ndim != 2 or len(sensors) != num_states or sensors.shape[1] == 0:
+            raise ValueError(
+                f"sensor_probabilities must have shape (S,) or (S, m) with S = {num_states}, got "
+                f"{np.shape(self.sensor_probabilities)}"
+            )
+        if self.num_sensors not in (None, sensors.shape[1]):
+            raise ValueError(f"num_sensors must be {sensors.shape[1]}, as in sensor_probabilities; leave it out")
+        for name, entry in [
+            ("transition", transition),
+            ("initial", initial),
+            ("sensor_probabilities", sensors),
+            ("num_sensors", sensors.shape[1]),
+        ]:
+            object.__setattr__(self, name, entry)
+
+
+def simulate(system: HiddenMarkov, *, num_runs: int, num_steps: int, seed: int) -> Trajectories:
+    """Independent runs: `state` (N, K, 1) is the number of the state, `measurements` (N, K, m, 1) are 0 or 1."""
+    _check.is_count("num_runs", num_runs)
+    _check.is_count("num_steps", num_steps)
+    rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
+    uniform = rng.random((num_steps, num_runs, 1))
+    # The number of cumulative probabilities passed is a draw; the last one is 1 but for rounding, so left out.
+    initial, transition = np.cumsum(system.initial)[:-1], np.cumsum(system.transition, axis=1)[:, :-1]
+    x = np.empty((num_runs, num_steps), np.int64)
+    x[:, 0] = (uniform[0] >= initial).sum(1)
+    for k in range(1, num_steps):
+        x[:, k] = (uniform[k] >= transition[x[:, k - 1]]).sum(1)
+    probabilities = system.sensor_probabilities[x]
+    y = rng.random(probabilities.shape) < probabilities
+    return Trajectories(state=x[..., None].astype(np.float32), measurements=y[..., None].astype(np.float32))
+
+
+def _as_probabilities(name: str, value: Any) -> Probabilities:
+    try:
+        array = np.array(value, np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of probabilities") from error
+    if not ((array >= 0) & (array <= 1)).all():
+        raise ValueError(f"{name} must be probabilities, from 0 to 1")
+    return array

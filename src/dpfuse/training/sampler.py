@@ -1,0 +1,70 @@
+"""Random windows of recordings, cut for the devices that share a gradient step."""
+
+from __future__ import annotations
+
+import jax
+import numpy as np
+
+from dpfuse.policy.rollout import Windows, cut, pad_rows
+from dpfuse.types import Trajectories
+
+_ROW_STEP = 64
+
+
+class Sampler:
+    """Draws batches of windows at random starts, always in the same shape.
+
+    Rows of sensors are packed, so their number differs from batch to batch; each batch is padded to a common size,
+    which grows in coarse steps, each of which compiles anew, if a batch ever has more.
+
+    Args:
+        num_shards: devices that share a batch.
+        partly_spent: whether sensors that are there at the start have part of their budget left, every part as
+            likely, as in a stream that has been running; else all of it.
+    """
+
+    def __init__(
+        self,
+        data: Trajectories,
+        window: int,
+        batch_size: int,
+        *,
+        num_shards: int = 1,
+        partly_spent: bool = False,
+        seed: int = 0,
+    ) -> None:
+        self._data, self._window, self._partly_spent = data, window, partly_spent
+        self._shape = (num_shards, -(-batch_size // num_shards))
+        self._rng = np.random.default_rng(seed)
+        self._num_rows = 0
+        for _ in range(8):
+            self.draw()
+
+    def draw(self) -> Windows:
+        """A batch, with a leading axis for the shards."""
+        run = self._rng.integers(self._data.num_runs, size=self._shape)
+        start = self._rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
+        shards = [cut(self._data, *at, self._window) for at in zip(run, start, strict=True)]
+        largest = max(len(shard.window) for shard in shards)
+        if largest > self._num_rows:
+            self._num_rows = -(-largest // _ROW_STEP) * _ROW_STEP
+        windows = stack([pad_rows(shard, self._num_rows) for shard in shards])
+        if self._partly_spent:
+            share = self._rng.uniform(size=windows.account_share.shape).astype(np.float32)
+            windows = windows._replace(account_share=share)
+        return windows
+
+
+def spaced_windows(data: Trajectories, window: int, count: int) -> Windows:
+    """At most `count` windows, evenly spaced over the recordings."""
+    last = data.num_steps - window
+    per_run = max(1, min(last + 1, count // data.num_runs))
+    starts = np.unique(np.linspace(0, last, per_run).astype(np.int64))
+    runs = np.arange(min(data.num_runs, count))
+    run, start = (axis.ravel() for axis in np.meshgrid(runs, starts, indexing="ij"))
+    return cut(data, run, start, window)
+
+
+def stack(shards: list[Windows]) -> Windows:
+    """Equal shapes side by side, along a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *shards)

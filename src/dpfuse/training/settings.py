@@ -1,0 +1,68 @@
+"""What a user may choose about a design and about its training; the defaults are meant to be left alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpfuse import _check
+from dpfuse.policy.structure import FeatureSet, FilterKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What the mechanism looks like.
+
+    Attributes:
+        features: the set that features live in; by default the signed unit ball under remove-one adjacency and the
+            paper's box [0, 1]^d under replace-one, where signs would cost twice as much.
+        dimension: d, coordinates of a release; by default 2 under remove-one and 1 under replace-one.
+        recurrent_filter: `gru`, learned, or `affine`: the measurement itself, scaled to the box.
+        measurement_range: (low, high) of each channel, or one pair for all; values outside are clipped. By default
+            the range seen in training.
+        filter_size, fusion_size, estimator_size: hidden units of f, g and E.
+    """
+
+    features: FeatureSet | None = None
+    dimension: int | None = None
+    recurrent_filter: FilterKind = "gru"
+    measurement_range: tuple[Any, Any] | None = None
+    filter_size: int = 16
+    fusion_size: int = 16
+    estimator_size: int = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Optimisation:
+    """How the weights are found.
+
+    Attributes:
+        num_updates: gradient steps at most.
+        batch_size: windows in a gradient step.
+        learning_rate: the largest one; it warms up and then falls along a cosine.
+        window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
+            shorter than the horizon is for constant and stationary designs, which read no clock.
+        validate_every: updates between two looks at the validation data.
+        patience: looks without improvement after which training stops; the best weights are kept.
+        validation_windows: how many windows a look takes, evenly spaced.
+        validation_draws: how many times the noise of a look is drawn, the same each time.
+    """
+
+    num_updates: int = 2000
+    batch_size: int = 32
+    learning_rate: float = 5e-3
+    window: int | None = None
+    validate_every: int = 100
+    patience: int = 8
+    validation_windows: int = 128
+    validation_draws: int = 2
+
+    def __post_init__(self) -> None:
+        counts = ["num_updates", "batch_size", "validate_every", "patience", "validation_windows", "validation_draws"]
+        for name in counts if self.window is None else [*counts, "window"]:
+            _check.is_count(name, getattr(self, name))
+        _check.is_positive("learning_rate", self.learning_rate)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)

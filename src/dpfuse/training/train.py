@@ -1,0 +1,214 @@
+"""From data and a promise to a design."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from dpfuse import _check
+from dpfuse.policy.design import Design
+from dpfuse.policy.step import Constants, make_policy
+from dpfuse.policy.structure import Spending, Structure
+from dpfuse.privacy.loss import charge_factor
+from dpfuse.training.pathwise import fit
+from dpfuse.training.progress import ProgressBar
+from dpfuse.training.sampler import Sampler, spaced_windows
+from dpfuse.training.settings import Architecture, Optimisation
+from dpfuse.types import NOBODY, Guarantee, Trajectories
+
+_STATIONARY_WINDOW = 300
+_ARCHITECTURE = Architecture()
+_OPTIMISATION = Optimisation()
+
+
+def train(
+    training: Trajectories,
+    validation: Trajectories,
+    guarantee: Guarantee | None,
+    *,
+    policy: Spending = "adaptive",
+    method: Literal["pathwise"] = "pathwise",
+    horizon: int | None = None,
+    stationary: bool = False,
+    architecture: Architecture = _ARCHITECTURE,
+    optimisation: Optimisation = _OPTIMISATION,
+    seed: int = 0,
+    progress: bool = False,
+) -> Design:
+    """A fusion policy and estimator for the guarantee, with the smallest squared error that training finds.
+
+    Args:
+        training, validation: recordings that share no step, see `Trajectories.split`.
+        guarantee: the promise to the sensors; None for the non-private floor.
+        policy: how the budget is spent: `constant` (evenly), `schedule` (by step) or `adaptive` (by what was
+            released so far).
+        method: `pathwise`, by gradients through the whole loop.
+        horizon: releases in all, the K of the paper; by default the length of the runs.
+        stationary: no end and no clock; needs individual accounting.
+        architecture, optimisation: the mechanism's shape and how its weights are found.
+        seed: equal seeds give equal designs on equal machines.
+        progress: show a progress bar on stderr.
+    """
+    return train_many(
+        training,
+        validation,
+        [guarantee],
+        seeds=[seed],
+        policy=policy,
+        method=method,
+        horizon=horizon,
+        stationary=stationary,
+        architecture=architecture,
+        optimisation=optimisation,
+        progress=progress,
+    )[0]
+
+
+def train_many(
+    training: Trajectories,
+    validation: Trajectories,
+    guarantees: Sequence[Guarantee | None],
+    *,
+    seeds: Sequence[int] = (0,),
+    policy: Spending = "adaptive",
+    method: Literal["pathwise"] = "pathwise",
+    horizon: int | None = None,
+    stationary: bool = False,
+    architecture: Architecture = _ARCHITECTURE,
+    optimisation: Optimisation = _OPTIMISATION,
+    progress: bool = False,
+) -> list[Design]:
+    """A design for each guarantee and, within it, each seed, all trained at once; arguments as in `train`.
+
+    The guarantees may differ in order and budget, not in adjacency or accounting.
+    """
+    _check.is_one_of("policy", policy, ("constant", "schedule", "adaptive"))
+    _check.is_one_of("method", method, ("pathwise",))
+    if not guarantees or not seeds:
+        raise ValueError("guarantees and seeds must each have at least one entry")
+    if _widths(training) != _widths(validation):
+        raise ValueError("training and validation must have the same channels and states")
+    num_steps = None if stationary else _horizon(training, validation, horizon)
+    structure = _make_structure(training, guarantees, policy, num_steps, architecture)
+    window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
+    pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
+    scaling = _scaling(training, architecture)
+    constants = [Constants(_squared_radius(guarantee), *scaling) for guarantee, _ in pairs]
+    policies = [make_policy(structure, c, key=jax.random.key(s)) for c, (_, s) in zip(constants, pairs, strict=True)]
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
+    sampler = Sampler(
+        training,
+        window,
+        optimisation.batch_size,
+        num_shards=jax.local_device_count(),
+        partly_spent=stationary,
+        seed=min(seeds),
+    )
+    looks = spaced_windows(validation, window, optimisation.validation_windows)
+    unit = float(np.mean(np.square(scaling[-1])))
+    with ProgressBar(policy, optimisation.num_updates, unit, shown=progress) as bar:
+        noise_keys = jnp.stack([jax.random.key(seed + 2**20) for _, seed in pairs])
+        fitted = fit(
+            stacked.networks, stacked.constants, structure, sampler, looks, optimisation, noise_keys, bar.update
+        )
+    record = {
+        "method": method,
+        "optimisation": optimisation.to_dict(),
+        "window": window,
+    }
+    return [
+        Design(
+            eqx.tree_at(lambda p: p.networks, one, jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks)),
+            guarantee,
+            training.interval_s,
+            {**record, "seed": seed, "validation_mse": float(fitted.best[i]) * unit},
+        )
+        for i, (one, (guarantee, seed)) in enumerate(zip(policies, pairs, strict=True))
+    ]
+
+
+def _widths(data: Trajectories) -> tuple[int, int]:
+    return data.state.shape[-1], data.measurements.shape[-1]
+
+
+def _horizon(training: Trajectories, validation: Trajectories, horizon: int | None) -> int:
+    if horizon is not None:
+        return _check.is_count("horizon", horizon)
+    if training.num_steps != validation.num_steps:
+        raise ValueError(
+            f"horizon must be given where training and validation runs differ in length, got "
+            f"{training.num_steps} and {validation.num_steps} steps"
+        )
+    return training.num_steps
+
+
+def _window(structure: Structure, optimisation: Optimisation, available: int) -> int:
+    window = optimisation.window or structure.horizon or min(_STATIONARY_WINDOW, available)
+    if structure.has_clock and window != structure.horizon:
+        raise ValueError(f"window must be the horizon, {structure.horizon}, if the policy reads the clock, got {window}")
+    if window > available:
+        raise ValueError(f"window must be at most the {available} steps of the shortest part, got {window}")
+    return window
+
+
+def _make_structure(
+    training: Trajectories,
+    guarantees: Sequence[Guarantee | None],
+    policy: Spending,
+    horizon: int | None,
+    architecture: Architecture,
+) -> Structure:
+    first = guarantees[0]
+    kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
+    if len(kinds) > 1:
+        raise ValueError(f"guarantees trained at once must share adjacency and accounting, got {kinds}")
+    is_removal = first is None or first.adjacency == "remove-one"
+    features = architecture.features or ("ball" if is_removal else "box")
+    affine = architecture.recurrent_filter == "affine"
+    num_channels = training.measurements.shape[-1]
+    dimension = architecture.dimension or (num_channels if affine else 2 if is_removal else 1)
+    if affine:
+        features = architecture.features or "box"
+    crowd = max(1.0, float(training.present.sum(-1).mean()))
+    stays = training.present.sum() / max(1, (training.arrived & (training.sensors != NOBODY)).sum())
+    return Structure(
+        num_states=training.state.shape[-1],
+        num_channels=num_channels,
+        features=features if first else "unbounded",
+        dimension=dimension,
+        policy=policy if first else "constant",
+        accounting=first.accounting if first else "total",
+        charge_factor=charge_factor(features, dimension, first.adjacency, first.accounting) if first else 1,
+        horizon=horizon,
+        expected_stay=min(float(horizon or stays), max(1.0, float(stays))),
+        crowd=round(crowd, 1),
+        recurrent_filter=architecture.recurrent_filter,
+        filter_size=architecture.filter_size,
+        fusion_size=architecture.fusion_size,
+        estimator_size=architecture.estimator_size,
+    )
+
+
+def _squared_radius(guarantee: Guarantee | None) -> jax.Array:
+    return jnp.float32(guarantee.squared_radius if guarantee else jnp.inf)
+
+
+def _scaling(training: Trajectories, architecture: Architecture) -> tuple[jax.Array, ...]:
+    """Measurement range and state mean and deviation, as in `Constants`."""
+    num_channels = training.measurements.shape[-1]
+    seen = training.measurements[training.present]
+    if not len(seen):
+        raise ValueError("training must have at least one present sensor")
+    low, high = architecture.measurement_range or (seen.min(0), seen.max(0))
+    low, high = (np.broadcast_to(np.asarray(bound, np.float32), num_channels) for bound in (low, high))
+    if not (np.isfinite(low) & np.isfinite(high) & (low <= high)).all():
+        raise ValueError("measurement_range must be finite with low below high in every channel")
+    high = np.where(high > low, high, low + 1)
+    std = training.state.std(axis=(0, 1))
+    values = low, high, training.state.mean(axis=(0, 1)), np.where(std > 0, std, 1.0)
+    return tuple(jnp.asarray(value, jnp.float32) for value in values)

@@ -1,0 +1,320 @@
+"""The two things a user brings: recorded `Trajectories` and the `Guarantee` to give the sensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dpfuse import _archive, _check
+
+Adjacency = Literal["replace-one", "remove-one"]
+Accounting = Literal["total", "individual"]
+
+NOBODY = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """(order, budget)-Rényi differential privacy of everything released, for one sensor's whole trajectory.
+
+    Attributes:
+        order: the Rényi order alpha, above 1.
+        budget: the budget B_G, at that order.
+        adjacency: what a neighbouring data set is. `replace-one`: one sensor's trajectory is another one.
+            `remove-one`: one sensor is there or not. There is no default: the two are different promises.
+        accounting: `total` charges every release for the worst sensor there could be, one budget for the stream;
+            `individual` charges each sensor for what it adds, one budget for each sensor.
+    """
+
+    order: float
+    budget: float
+    adjacency: Adjacency
+    accounting: Accounting = "total"
+
+    def __post_init__(self) -> None:
+        _check.is_positive("order", self.order)
+        if self.order <= 1:
+            raise ValueError(f"order must be > 1, got {self.order!r}; 2 is a usual choice")
+        _check.is_positive("budget", self.budget, "train with guarantee=None for the non-private floor")
+        if self.budget / self.order > 2**20:
+            raise ValueError(f"budget must be at most 2^20 * order, got {self.budget!r}; it would protect nobody")
+        _check.is_one_of("adjacency", self.adjacency, ("replace-one", "remove-one"))
+        _check.is_one_of("accounting", self.accounting, ("total", "individual"))
+
+    @property
+    def rho(self) -> float:
+        """The same promise as rho-zCDP: the loss is at most rho times the order, at every order."""
+        return self.budget / self.order
+
+    @property
+    def squared_radius(self) -> Fraction:
+        """2 B / alpha: the squared distance, in noise standard deviations, that may be told apart in all."""
+        return 2 * Fraction(self.budget) / Fraction(self.order)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+class Window(NamedTuple):
+    """Where a run was cut from: number of its recording and first step in it."""
+
+    recording: int
+    start: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectories:
+    """Recorded runs of a system: what was hidden, what each sensor measured, and who was there.
+
+    Attributes:
+        state: what the estimator should recover, shape (N, K, n_x).
+        measurements: what each sensor measured, shape (N, K, m, n_y). Non-finite values count as absent.
+        present: which slots hold a measurement, shape (N, K, m); by default all.
+        sensors: the id of the sensor in each slot, shape (N, K, m), `NOBODY` (-1) for an empty slot; by default
+            slot i is sensor i throughout. A slot is storage only. Within a run an id keeps its slot, may fall
+            silent (id there, not present), and does not return once its slot has been given to another.
+        interval_s: seconds between steps.
+        windows_of: where each run was cut from; by default each run is a recording of its own. Runs of one
+            recording are dependent, and intervals of confidence take that into account.
+    """
+
+    state: NDArray[np.float32]
+    measurements: NDArray[np.float32]
+    present: NDArray[np.bool_] = None  # type: ignore[assignment]  # filled in below
+    sensors: NDArray[np.int64] = None  # type: ignore[assignment]  # filled in below
+    interval_s: float = 1.0
+    windows_of: Sequence[Window] | None = None
+
+    def __post_init__(self) -> None:
+        state = _as_array("state", self.state, np.float32, "(N, K, n_x)", 3)
+        measurements = _as_array("measurements", self.measurements, np.float32, "(N, K, m, n_y)", 4)
+        num_runs, num_steps, num_slots, _ = measurements.shape
+        if state.shape[:2] != (num_runs, num_steps):
+            raise ValueError(
+                f"state must have the (N, K) of measurements, {(num_runs, num_steps)}, got {state.shape[:2]}"
+            )
+        if not np.isfinite(state).all():
+            raise ValueError("state must be finite everywhere; cut the steps where it is not known")
+        shape = (num_runs, num_steps, num_slots)
+        present = _or_default("present", self.present, np.bool_, True, shape)
+        sensors = _or_default("sensors", self.sensors, np.int64, np.arange(num_slots), shape)
+        if (sensors < NOBODY).any():
+            raise ValueError(f"sensors must be ids of 0 or more, or {NOBODY} for nobody, got {sensors.min()}")
+        if (present & (sensors == NOBODY)).any():
+            raise ValueError(f"present must be False where sensors is {NOBODY} (nobody)")
+        present = present & np.isfinite(measurements).all(-1)
+        windows_of = self.windows_of or [Window(run, 0) for run in range(num_runs)]
+        if len(windows_of) != num_runs:
+            raise ValueError(f"windows_of must have one entry for each of the {num_runs} runs")
+        _check.is_positive("interval_s", self.interval_s)
+        measurements = np.where(present[..., None], measurements, np.float32(0))
+        for name, value in [
+            ("state", state),
+            ("measurements", measurements),
+            ("present", present),
+            ("sensors", sensors),
+            ("windows_of", tuple(Window(*window) for window in windows_of)),
+        ]:
+            object.__setattr__(self, name, value)
+        self._check_slots()
+
+    def _check_slots(self) -> None:
+        arrivals = self.arrived & (self.sensors != NOBODY)
+        for run in range(self.num_runs):
+            ids = self.sensors[run][arrivals[run]]
+            if len(np.unique(ids)) != len(ids):
+                raise ValueError(
+                    f"sensors: within a run an id must keep its slot and not return to a slot given away, run "
+                    f"{run} breaks this; renumber a sensor that comes back, or give it a slot of its own"
+                )
+
+    @property
+    def num_runs(self) -> int:
+        return int(self.state.shape[0])
+
+    @property
+    def num_steps(self) -> int:
+        return int(self.state.shape[1])
+
+    @property
+    def num_slots(self) -> int:
+        return int(self.measurements.shape[2])
+
+    @property
+    def arrived(self) -> NDArray[np.bool_]:
+        """Where a slot holds another sensor than one step before, shape (N, K, m)."""
+        changed = np.ones(self.sensors.shape, bool)
+        changed[:, 1:] = self.sensors[:, 1:] != self.sensors[:, :-1]
+        return changed
+
+    def split(
+        self,
+        fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        by: Literal["time", "run"] = "time",
+        gap: int = 0,
+    ) -> tuple[Trajectories, Trajectories, Trajectories]:
+        """Training, validation and test parts that share no step.
+
+        Split recordings before windows are cut from them: windows that overlap would tell the test's answers.
+
+        Args:
+            fractions: of the steps (or runs) in each part, in this order.
+            by: `time` cuts every run along its steps; `run` deals out whole runs, for independent ones.
+            gap: steps left out at each cut.
+        """
+        _check.is_one_of("by", by, ("time", "run"))
+        if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
+            raise ValueError(f"fractions must be three positive numbers that add up to 1, got {fractions!r}")
+        total = self.num_steps if by == "time" else self.num_runs
+        first, second = round(fractions[0] * total), round((fractions[0] + fractions[1]) * total)
+        bounds = [(0, first), (first + gap, second), (second + gap, total)]
+        if any(stop - start < 1 for start, stop in bounds):
+            raise ValueError(f"split needs steps (or runs) for three parts, got {total} by {by!r}; use more data")
+        if by == "time":
+            parts = [self.between(start, stop) for start, stop in bounds]
+        else:
+            parts = [self.runs(np.arange(start, stop)) for start, stop in bounds]
+        return parts[0], parts[1], parts[2]
+
+    def between(self, start: int, stop: int) -> Trajectories:
+        """The steps from `start` up to, not including, `stop` of every run."""
+        steps = slice(start, stop)
+        return replace(
+            self,
+            state=self.state[:, steps],
+            measurements=self.measurements[:, steps],
+            present=self.present[:, steps],
+            sensors=self.sensors[:, steps],
+            windows_of=[Window(recording, first + start) for recording, first in self._origins],
+        )
+
+    def runs(self, indices: ArrayLike) -> Trajectories:
+        """The runs of these numbers, in this order."""
+        chosen = np.asarray(indices)
+        return replace(
+            self,
+            state=self.state[chosen],
+            measurements=self.measurements[chosen],
+            present=self.present[chosen],
+            sensors=self.sensors[chosen],
+            windows_of=[self._origins[int(run)] for run in chosen],
+        )
+
+    def windows(self, horizon: int, stride: int | None = None) -> Trajectories:
+        """All windows of `horizon` steps, starting `stride` steps apart (by default, side by side)."""
+        _check.is_count("horizon", horizon)
+        if horizon > self.num_steps:
+            raise ValueError(f"horizon must be at most the {self.num_steps} steps recorded, got {horizon}")
+        starts = np.arange(0, self.num_steps - horizon + 1, _check.is_count("stride", stride or horizon))
+        run, start = (index.ravel() for index in np.meshgrid(np.arange(self.num_runs), starts, indexing="ij"))
+        at = run[:, None], start[:, None] + np.arange(horizon)
+        return replace(
+            self,
+            state=self.state[at],
+            measurements=self.measurements[at],
+            present=self.present[at],
+            sensors=self.sensors[at],
+            windows_of=[
+                Window(self._origins[r].recording, self._origins[r].start + int(s))
+                for r, s in zip(run, start, strict=True)
+            ],
+        )
+
+    def sample_sensors(self, share: float, seed: int) -> Trajectories:
+        """A random share of the sensors, each kept or dropped for good by a coin of its own; slots closed up."""
+        _check.is_share("share", share)
+        rng = np.random.default_rng(seed)
+        sensors = self.sensors.copy()
+        for run in range(self.num_runs):
+            ids = np.unique(sensors[run])
+            dropped = ids[rng.random(len(ids)) >= share]
+            sensors[run][np.isin(sensors[run], dropped)] = NOBODY
+        return replace(self, sensors=sensors, present=self.present & (sensors != NOBODY)).compact()
+
+    def compact(self) -> Trajectories:
+        """The same runs in as few slots as hold them."""
+        layouts = [_assign_slots(self.sensors[run]) for run in range(self.num_runs)]
+        num_slots = max(1, max(slots.max(initial=-1) + 1 for slots in layouts))
+        measurements = np.zeros((*self.state.shape[:2], num_slots, self.measurements.shape[-1]), np.float32)
+        present = np.zeros(measurements.shape[:3], bool)
+        sensors = np.full(measurements.shape[:3], NOBODY)
+        for run, slots in enumerate(layouts):
+            step, old = np.nonzero(slots >= 0)
+            new = slots[step, old]
+            measurements[run, step, new] = self.measurements[run, step, old]
+            present[run, step, new] = self.present[run, step, old]
+            sensors[run, step, new] = self.sensors[run, step, old]
+        return replace(self, measurements=measurements, present=present, sensors=sensors)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, without pickle."""
+        _archive.write(
+            path,
+            {"kind": "trajectories", "version": 1, "interval_s": self.interval_s},
+            {
+                "state": self.state,
+                "measurements": self.measurements,
+                "present": self.present,
+                "sensors": self.sensors,
+                "windows_of": np.asarray(self._origins, np.int64),
+            },
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trajectories:
+        """Read what `save` wrote."""
+        metadata, arrays = _archive.read(path, "trajectories")
+        windows_of = [Window(int(recording), int(start)) for recording, start in arrays.pop("windows_of")]
+        return cls(**arrays, interval_s=metadata["interval_s"], windows_of=windows_of)
+
+    @property
+    def _origins(self) -> Sequence[Window]:
+        assert self.windows_of is not None  # filled in on construction
+        return self.windows_of
+
+
+def _as_array(name: str, value: Any, dtype: Any, axes: str, ndim: int) -> NDArray[Any]:
+    try:
+        # 1e308 becomes inf in float32, and inf counts as absent.
+        with np.errstate(over="ignore"):
+            array = np.asarray(value, dtype)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"{name} must be an array of {np.dtype(dtype).name}, shape {axes}") from error
+    if array.ndim != ndim or 0 in array.shape:
+        raise ValueError(f"{name} must have shape {axes}, none of them 0, got {array.shape}")
+    return array
+
+
+def _or_default(name: str, value: Any, dtype: Any, default: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+    if value is None:
+        return np.broadcast_to(np.asarray(default, dtype), shape)
+    array = _as_array(name, value, dtype, "(N, K, m)", 3)
+    if array.shape != shape:
+        raise ValueError(f"{name} must have the (N, K, m) of measurements, {shape}, got {array.shape}")
+    return array
+
+
+def _assign_slots(sensors: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The lowest free slot for each stay of a sensor, shape (K, m), -1 where there is nobody."""
+    arrived = np.ones(sensors.shape, bool)
+    arrived[1:] = sensors[1:] != sensors[:-1]
+    stays = []
+    for slot in range(sensors.shape[1]):
+        bounds = np.append(np.nonzero(arrived[:, slot])[0], len(sensors))
+        stays += [(a, b, slot) for a, b in zip(bounds, bounds[1:], strict=False) if sensors[a, slot] != NOBODY]
+    slots = np.full(sensors.shape, -1)
+    free_from: list[int] = []
+    for start, stop, slot in sorted(stays):
+        new = next((i for i, until in enumerate(free_from) if until <= start), len(free_from))
+        if new == len(free_from):
+            free_from.append(0)
+        free_from[new] = int(stop)
+        slots[start:stop, slot] = new
+    return slots

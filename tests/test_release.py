@@ -1,0 +1,451 @@
+"""The exact release: rows inside their bounds and alone, exact sums, noise of the promised distribution."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import subprocess
+import sys
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from dpfuse.privacy import (
+    FEATURE_SETS,
+    GRID,
+    IndividualFilter,
+    Mechanism,
+    TotalFilter,
+    add_noise,
+    chance_to_tell,
+    from_grid,
+    make_noise,
+    release,
+    squared_steps,
+    to_grid,
+    weight_to_grid,
+    within_set,
+)
+from dpfuse.types import Guarantee
+
+checked = settings(max_examples=100, deadline=None, derandomize=True)
+
+checked_often = settings(checked, max_examples=40)  # in each of the cases
+
+ADJACENCIES = ("replace-one", "remove-one")
+CASES = list(itertools.product(FEATURE_SETS, ADJACENCIES, ("total", "individual")))
+
+
+def value_arrays(num_sensors, dtype=np.float64):
+    info = np.finfo(dtype)
+    extremes = [float(info.max), float(info.min), float(info.tiny), 1 + float(info.eps), 2.0**31, 2.0**63]
+    nasty = st.sampled_from([math.nan, math.inf, -math.inf, -0.0, 1.0, -1.0, *extremes])
+    elements = st.one_of(nasty, st.floats(-1.5, 1.5, width=info.bits), st.floats(width=info.bits))
+    return arrays.arrays(dtype, (num_sensors, 2), elements=elements)
+
+
+def mechanism_for(features="ball", adjacency="remove-one", accounting="total", dimension=2, budget=1.5):
+    guarantee = Guarantee(order=2.0, budget=budget, adjacency=adjacency, accounting=accounting)
+    return Mechanism(guarantee, features, dimension)
+
+
+def rows_of(mechanism, accounts, weight, ids, values):
+    """Each sensor's integer row, as it goes into the sum."""
+    seen = []
+
+    def keep_rows(rows):
+        seen.append(rows.copy())
+        return rows.sum(0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(release, "add_up", keep_rows)
+        mechanism.charge(accounts, weight, ids, values)
+    return seen[0]
+
+
+def is_inside(row, mechanism, whole):
+    """The bound of rule 7, in Python integers."""
+    entries = [int(entry) for entry in row]
+    squared = sum(entry * entry for entry in entries)
+    if mechanism.features != "ball" and min(entries) < 0:
+        return False
+    if mechanism.guarantee.accounting == "individual":
+        return mechanism.factor * squared <= mechanism.budget
+    if mechanism.features == "box":
+        return max(entries) <= whole
+    return squared <= whole * whole
+
+
+class TestGrid:
+    def test_rounds_toward_zero(self):
+        step = 1 / GRID
+        values = np.array([[1.0, -1.0], [1.999 * step, -1.999 * step], [-0.0, 0.5 * step], [step, -2 * step]])
+        assert to_grid(values).tolist() == [[GRID, -GRID], [1, -1], [0, 0], [1, -2]]
+        assert to_grid(np.array([0.7, -0.7]), 10).tolist() == [7, -7]
+
+    def test_the_largest_entry_is_the_last_that_counts(self):
+        assert to_grid([[2.0**11, -(2.0**11)], [2.0**11 + 1 / GRID, 0.0]]).tolist() == [
+            [2**31, -(2**31)],
+            [0, 0],
+        ]
+
+    @checked
+    @given(value_arrays(3))
+    def test_a_row_depends_on_itself_alone(self, values):
+        together = to_grid(values)
+        for row, expected in zip(values, together, strict=True):
+            assert (to_grid(row) == expected).all()
+            usable = all(abs(x * GRID) < 2**31 + 1 for x in row.tolist())
+            assert expected.tolist() == ([math.trunc(x * GRID) for x in row.tolist()] if usable else [0, 0])
+
+    def test_takes_any_leading_axes_and_float32_exactly(self):
+        values = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
+        assert to_grid(values).shape == values.shape
+        assert to_grid(values).dtype == np.int64
+        assert (to_grid(values) == to_grid(values.astype(np.float64))).all()
+        assert to_grid(np.float32([1 / 3])) == math.trunc(float(np.float32(1 / 3)) * GRID)
+
+    @pytest.mark.parametrize(
+        "values", ["secret", [["secret"]], [[1j]], [[None]], [[True]], 0.25, [[1.0], [2.0, 3.0]]]
+    )
+    def test_refuses_what_is_no_array_of_numbers_without_showing_it(self, values):
+        with pytest.raises((TypeError, ValueError), match="values must") as caught:
+            to_grid(values)
+        assert "secret" not in str(caught.value)
+        assert "0.25" not in str(caught.value)
+
+    def test_there_and_back(self):
+        assert from_grid(to_grid([0.5, -1.25])).tolist() == [0.5, -1.25]
+
+    def test_weight(self):
+        assert weight_to_grid(1.0) == GRID
+        assert weight_to_grid(np.float32(0.1)) == math.floor(float(np.float32(0.1)) * GRID)
+        assert weight_to_grid(0.0) == weight_to_grid(-0.0) == weight_to_grid(0.99 / GRID) == 0
+        assert weight_to_grid(1e308) == 2**31
+        for wrong in (-1e-9, math.nan, math.inf):
+            with pytest.raises(ValueError, match="weight must be finite and >= 0"):
+                weight_to_grid(wrong)
+
+
+class TestWithinSet:
+    ROWS = np.array([[3, 4], [5, 0], [4, 4], [5, 5], [6, 0], [-3, 4], [0, 0], [-6, 0], [2**40, 1]])
+
+    @pytest.mark.parametrize(
+        ("features", "kept"), [("box", [0, 1, 2, 3, 6]), ("ball", [0, 1, 5, 6]), ("orthant", [0, 1, 6])]
+    )
+    def test_keeps_what_is_inside_and_clears_the_rest(self, features, kept):
+        expected = np.zeros_like(self.ROWS)
+        expected[kept] = self.ROWS[kept]
+        assert (within_set(self.ROWS, features, 5) == expected).all()
+
+    def test_no_entry_wraps(self):
+        rows = np.array([[2**32, 0], [-(2**63), 0], [2**31, 2**31], [2**62, 2**62]])
+        for features in FEATURE_SETS:
+            assert not within_set(rows, features, 2**30).any()
+
+
+class TestCharge:
+    @pytest.mark.parametrize(("features", "adjacency", "accounting"), CASES)
+    @checked_often
+    @given(values=value_arrays(4), changed=value_arrays(1), weight=st.floats(0, 1.3), row=st.integers(0, 3))
+    @example(values=np.eye(4, 2), changed=np.array([[math.nan, 0.5]]), weight=0.5, row=1)
+    def test_whatever_one_sensor_sends_the_others_stay_as_they_are(
+        self, features, adjacency, accounting, values, changed, weight, row
+    ):
+        mechanism = mechanism_for(features, adjacency, accounting)
+        ids = np.array([7, 3, 2**62, 0])
+        before = rows_of(mechanism, mechanism.open_accounts(), weight, ids, values)
+        neighbours = {"replaced": (ids, values.copy()), "removed": (ids.copy(), values)}
+        neighbours["replaced"][1][row] = changed[0]
+        neighbours["removed"][0][row] = -1
+        for name, (others_ids, others_values) in neighbours.items():
+            accounts = mechanism.open_accounts()
+            after = rows_of(mechanism, accounts, weight, others_ids, others_values)
+            assert (np.delete(before, row, 0) == np.delete(after, row, 0)).all()
+            whole = weight_to_grid(weight)
+            if isinstance(accounts, TotalFilter):
+                whole = min(whole, TotalFilter(mechanism.budget).largest_weight(mechanism.factor))
+                assert mechanism.budget - accounts.left == mechanism.factor * whole**2
+            assert all(is_inside(line, mechanism, whole) for line in [*before, *after])
+            assert name == "replaced" or not after[row].any()
+
+    @pytest.mark.parametrize(("features", "adjacency", "accounting"), CASES)
+    @checked_often
+    @given(values=value_arrays(5, dtype=np.float32), order=st.permutations(range(5)))
+    def test_slots_do_not_matter(self, features, adjacency, accounting, values, order):
+        mechanism, ids = mechanism_for(features, adjacency, accounting), np.array([4, -1, 9, 1, 2])
+        one, other = mechanism.open_accounts(), mechanism.open_accounts()
+        before = rows_of(mechanism, one, 0.3, ids, values)
+        after = rows_of(mechanism, other, 0.3, ids[order], values[order])
+        assert (before[order] == after).all()
+        if isinstance(one, IndividualFilter) and isinstance(other, IndividualFilter):
+            assert one.accounts() == other.accounts()
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_an_id_counts_once(self, accounting):
+        mechanism = mechanism_for(accounting=accounting)
+        values = np.array([[0.5, 0.0], [0.25, 0.0], [0.0, 0.5], [0.5, 0.5]])
+        charged = mechanism.charge(mechanism.open_accounts(), 0.5, [8, 8, 9, -1], values)
+        scale = GRID // 2 if accounting == "total" else GRID
+        assert charged.exact_sum.tolist() == [scale // 2, scale // 2]
+
+    def test_total_rows_come_from_the_published_weight(self):
+        mechanism = mechanism_for("box", "replace-one")
+        values = np.float32([[1, 0], [0.3, 0.9999999], [1.0000001, 0], [0.5, -1e-7 * 0]])
+        charged = mechanism.charge(mechanism.open_accounts(), 0.123, np.arange(4), values)
+        whole = weight_to_grid(0.123)
+        expected = [[math.trunc(whole * float(x)) for x in row] for row in values]
+        assert charged.weight == whole
+        assert charged.debits.tolist() == [2 * whole**2]
+        assert charged.exact_sum.tolist() == np.sum(expected, 0).tolist()
+
+    def test_a_weight_that_does_not_fit_is_lowered_to_one_that_does(self):
+        mechanism = mechanism_for("ball", "replace-one", budget=1e-6)
+        accounts = mechanism.open_accounts()
+        charged = mechanism.charge(accounts, 1.0, [1], [[1.0, 0.0]])
+        assert charged.weight == math.isqrt(mechanism.budget // 4)
+        assert charged.budget_left == accounts.left == mechanism.budget - 4 * charged.weight**2
+        for _ in range(20):
+            charged = mechanism.charge(accounts, 1.0, [1], [[1.0, 0.0]])
+        assert (charged.weight, charged.exact_sum.tolist()) == (0, [0, 0])
+        assert 0 <= accounts.left < 4
+        assert mechanism.draw(charged).value.shape == (2,)
+
+    def test_individual_accounts_pay_for_what_was_added(self):
+        mechanism = mechanism_for("orthant", "replace-one", "individual")
+        accounts = mechanism.open_accounts()
+        charged = mechanism.charge(accounts, 0.7, [5, 6, 7], [[0.25, 0.5], [0.1, -0.1], [0.9, 0.9]])
+        quarter = GRID // 4
+        assert charged.debits.tolist() == [
+            2 * 5 * quarter**2,
+            0,
+            0,
+        ]  # 6 has a forbidden sign, 7 cannot afford it
+        assert charged.exact_sum.tolist() == [quarter, 2 * quarter]
+        assert (charged.weight, charged.budget_left) == (weight_to_grid(0.7), None)
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    @pytest.mark.parametrize("values", [[], np.zeros((0, 2))])
+    def test_nobody_there(self, accounting, values):
+        mechanism = mechanism_for(accounting=accounting)
+        charged = mechanism.charge(mechanism.open_accounts(), 0.1, [], values)
+        assert mechanism.draw(charged).value.shape == (2,)
+
+    def test_the_sum_is_exact_where_floats_are_not(self):
+        mechanism = mechanism_for("box", "remove-one", budget=2.0**20)
+        accounts = mechanism.open_accounts()
+        values = np.full((5000, 2), 1 - 2**-31)
+        charged = mechanism.charge(accounts, 1000.0, np.arange(5000), values)
+        assert charged.exact_sum.tolist() == [5000 * math.trunc(charged.weight * (1 - 2**-31))] * 2
+
+    @pytest.mark.parametrize(
+        ("ids", "values", "message"),
+        [
+            ([1, 2], [[0.125, 0.5]], r"values must have shape \(2, 2\), got \(1, 2\)"),
+            ([1], [[0.125, 0.5, 0.5]], r"values must have shape \(1, 2\), got \(1, 3\)"),
+            ([1], [0.125, 0.5], r"values must have shape \(1, 2\), got \(2,\)"),
+            ([1], [[0.125, "x"]], "values must be an array of numbers, got str_"),
+            ([[1]], [[0.125, 0.5]], r"ids must have shape \(m,\), got \(1, 1\)"),
+            ([1.5], [[0.125, 0.5]], "ids must hold whole numbers"),
+        ],
+    )
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_malformed_input_is_refused_free_of_charge_and_not_shown(self, accounting, ids, values, message):
+        mechanism = mechanism_for(accounting=accounting)
+        accounts = mechanism.open_accounts()
+        with pytest.raises((TypeError, ValueError), match=message) as caught:
+            mechanism.charge(accounts, 0.5, ids, values)
+        assert "0.125" not in str(caught.value)
+        if isinstance(accounts, TotalFilter):
+            assert accounts.spent == 0
+        else:
+            assert accounts.accounts() == {}
+
+    def test_accounts_of_another_kind_are_refused(self):
+        total, individual = mechanism_for(), mechanism_for(accounting="individual")
+        with pytest.raises(TypeError, match="accounts must be for total accounting"):
+            total.charge(individual.open_accounts(), 0.1, [1], [[0.0, 0.0]])
+        with pytest.raises(TypeError, match="accounts must be for individual accounting"):
+            individual.charge(total.open_accounts(), 0.1, [1], [[0.0, 0.0]])
+        with pytest.raises(ValueError, match="factor 1 of this mechanism"):
+            individual.charge(IndividualFilter(individual.budget, 2), 0.1, [1], [[0.0, 0.0]])
+        with pytest.raises(ValueError, match="the budget .* of this mechanism"):
+            total.charge(TotalFilter(total.budget + 1), 0.1, [1], [[0.0, 0.0]])
+
+    def test_a_budget_beyond_63_bits_is_refused(self):
+        with pytest.raises(ValueError, match="must stay below 2\\^63"):
+            mechanism_for(dimension=5, budget=2.0**21)
+
+    def test_nothing_private_is_shown(self):
+        mechanism = mechanism_for(accounting="individual")
+        charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
+        assert repr(charged) == f"Charged(weight={GRID // 2}, budget_left=None)"
+
+
+class TestDraw:
+    def test_a_charge_is_drawn_once(self):
+        mechanism = mechanism_for()
+        charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
+        drawn = mechanism.draw(charged)
+        assert (drawn.weight, drawn.budget_left) == (
+            GRID // 2,
+            squared_steps(mechanism.guarantee) - (GRID // 2) ** 2,
+        )
+        with pytest.raises(RuntimeError, match="drawn already"):
+            mechanism.draw(charged)
+
+    def test_saturates_and_never_wraps(self):
+        largest = 2**63 - 1
+        for _ in range(20):
+            high, low = add_noise(np.array([largest, -largest - 1])).tolist()
+            assert high > 2**62
+            assert low < -(2**62)
+
+    def test_wrong_lengths_and_kinds_never_reach_opendp(self, monkeypatch):
+        monkeypatch.setattr(release, "make_noise", lambda dimension: pytest.fail("reached OpenDP"))
+        for wrong in (
+            np.zeros(0, np.int64),
+            np.zeros((1, 2), np.int64),
+            np.zeros(2),
+            np.int64(3),
+            np.zeros(2, bool),
+        ):
+            with pytest.raises(ValueError, match="the sum must be int64 of shape"):
+                add_noise(np.asarray(wrong))
+        mechanism = mechanism_for()
+        for length in (1, 3):
+            charged = release.Charged(1, None, np.zeros(1, np.int64), np.zeros(length, np.int64))
+            with pytest.raises(ValueError, match="the sum must have shape"):
+                mechanism.draw(charged)
+
+    def test_an_answer_of_another_length_is_not_published(self, monkeypatch):
+        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values + [0])
+        with pytest.raises(RuntimeError, match="returned 3 coordinates for 2"):
+            add_noise(np.zeros(2, np.int64))
+
+    @pytest.mark.parametrize("scale", [0, -1])
+    def test_scale_zero_never_reaches_opendp(self, monkeypatch, scale):
+        import opendp.prelude as dp
+
+        monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: pytest.fail("reached OpenDP"))
+        with pytest.raises(ValueError, match="scale must be at least one grid step"):
+            release._make_gaussian(2, scale)
+
+    @pytest.mark.parametrize("rho", [0.0, 0.4999, 0.51, math.inf, math.nan])
+    def test_noise_that_does_not_say_what_it_costs_is_refused(self, monkeypatch, rho):
+        import opendp.prelude as dp
+
+        class Wrong:
+            def map(self, _):
+                return rho
+
+        monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: Wrong())
+        with pytest.raises(RuntimeError, match="must have rho 0.5"):
+            release._make_gaussian(2, GRID)
+
+    def test_the_noise_asked_for_has_the_scale_of_the_grid_and_is_built_once(self):
+        assert make_noise(2) is make_noise(2)
+        assert make_noise(2).map(float(GRID)) == pytest.approx(0.5, rel=1e-12)
+        assert make_noise(2).map(2.0 * GRID) == pytest.approx(2.0, rel=1e-12)
+
+    def test_a_forked_process_draws_noise_of_its_own(self):
+        """In a process of its own, as forking one with threads (jax's) is not safe."""
+        code = (
+            "import os, numpy as np\n"
+            "from dpfuse.privacy import add_noise\n"
+            "add_noise(np.zeros(4, np.int64))\n"
+            "is_child = os.fork() == 0\n"
+            "print(add_noise(np.zeros(4, np.int64)).tolist(), flush=True)\n"
+            "is_child and os._exit(0)\n"
+            "os.wait()\n"
+        )
+        out = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+        )
+        draws = out.stdout.split("\n")[:2]
+        assert len(set(draws)) == len(draws) == 2
+
+
+FALSE_ALARM = 1e-6
+
+
+def noise_checks(noise):
+    """Each check's statistic over its threshold: above 1 rejects discrete Gaussian noise of `GRID` steps.
+
+    `noise` has shape (calls, coordinates). Half of `FALSE_ALARM` is divided among these checks, and the other
+    half among the two tests of neighbours below. Thresholds are asymptotic in n, which is above 40 000.
+    """
+    num_checks, n = 7, noise.size
+    level = FALSE_ALARM / num_checks / 2
+    deviate = NormalDist().inv_cdf(1 - level / 2)  # two-sided
+    unit = noise / GRID
+    flat = np.sort(unit.ravel())
+    cdf = 0.5 * (1 + np.vectorize(math.erf)(flat / math.sqrt(2)))
+    rank = np.arange(n)
+    distance = max((cdf - rank / n).max(), ((rank + 1) / n - cdf).max())
+    low_bits = np.bincount(noise.ravel() % 16, minlength=16)
+    return {
+        "mean": abs(unit.mean()) * math.sqrt(n) / deviate,
+        "variance": abs((unit**2).mean() - 1) * math.sqrt(n / 2) / deviate,
+        "fourth moment": abs((unit**4).mean() - 3) * math.sqrt(n / 96) / deviate,
+        "distribution": distance * math.sqrt(n) / math.sqrt(math.log(2 / level) / 2),  # Kolmogorov-Smirnov
+        "coordinates": abs((unit[:, 1:] * unit[:, :-1]).mean()) * math.sqrt(unit[:, 1:].size) / deviate,
+        "calls": abs((unit[1:] * unit[:-1]).mean()) * math.sqrt(unit[1:].size) / deviate,
+        # Chi-square with 15 degrees of freedom, bounded as in Laurent and Massart 2000, Lemma 1.
+        "low bits": ((low_bits - n / 16) ** 2 / (n / 16)).sum()
+        / (15 + 2 * math.sqrt(15 * math.log(1 / level)) + 2 * math.log(1 / level)),
+    }
+
+
+@pytest.fixture(scope="module")
+def noise():
+    offset = np.arange(-1000, 1000) * 12345
+    return np.array([add_noise(offset) - offset for _ in range(25)])
+
+
+class TestNoise:
+    def test_is_the_discrete_gaussian_of_the_grid(self, noise):
+        assert noise.dtype == np.int64
+        failed = {name: value for name, value in noise_checks(noise).items() if value > 1}
+        assert not failed
+
+    @pytest.mark.parametrize("scale", [2 / 3, 4 / 3])
+    def test_noise_off_by_a_third_is_noticed(self, noise, scale):
+        checks = noise_checks(np.round(noise * scale).astype(np.int64))
+        assert min(checks["variance"], checks["fourth moment"], checks["distribution"]) > 1
+
+    def test_other_faults_are_noticed(self, noise):
+        assert noise_checks(noise + GRID // 20)["mean"] > 1
+        assert noise_checks(noise // 16 * 16)["low bits"] > 1
+        assert noise_checks(np.repeat(noise[:, ::2], 2, axis=1))["coordinates"] > 1
+        assert noise_checks(np.repeat(noise[::2], 2, axis=0))["calls"] > 1
+        uniform = np.random.default_rng(0).uniform(-math.sqrt(3), math.sqrt(3), noise.shape) * GRID
+        assert noise_checks(uniform.astype(np.int64))["distribution"] > 1
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_two_neighbours_can_be_told_apart_as_often_as_promised_and_no_more(self, accounting):
+        """The best test, a threshold, on releases with and without one sensor that spends all of its budget.
+
+        The coordinates of a long release are trials of their own: each gets an equal part of the budget.
+        """
+        dimension, rounds, budget = 1000, 20, 1.0
+        mechanism = mechanism_for("ball", "remove-one", accounting, dimension, budget * dimension)
+        length = math.sqrt(budget * dimension)  # of the contribution: mu^2 = 2 B / alpha
+        unit = np.full(dimension, 1 / math.sqrt(dimension))
+        values = np.array([unit, unit * 0.1]) * (1 if accounting == "total" else length)
+        right, chance = 0, chance_to_tell(2.0, budget)
+        threshold = 0.6 * length / math.sqrt(dimension)  # half-way between 0.1 and 1.1 of it
+        for _ in range(rounds):
+            for ids, sign in (([1, 2], 1), ([-1, 2], -1)):
+                charged = mechanism.charge(mechanism.open_accounts(), length, ids, values)
+                released = from_grid(mechanism.draw(charged).value)
+                right += int((sign * (released - threshold) > 0).sum())
+        trials = 2 * rounds * dimension
+        tolerance = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * math.sqrt(chance * (1 - chance) / trials)
+        assert abs(right / trials - chance) < tolerance
+        too_quiet = NormalDist().cdf(math.sqrt(budget) / 2 * 1.5)  # noise smaller by a third
+        assert too_quiet - chance > 2 * tolerance
