@@ -222,8 +222,8 @@ class Trajectories:
             present=self.present[at],
             sensors=self.sensors[at],
             windows_of=[
-                Window(self._origins[r].recording, self._origins[r].start + int(s))
-                for r, s in zip(run, start, strict=True)
+                Window(self._origins[r].recording, self._origins[r].start + s)
+                for r, s in zip(run.tolist(), start.tolist(), strict=True)
             ],
         )
 

@@ -76,9 +76,7 @@ def _answer(
     figures = privacy.epsilons(order, budget, delta)
     figures["gdp"] = privacy.gdp_epsilon(order, budget, delta, coordinates)
     if not math.isfinite(figures["gdp"]):
-        raise ValueError(
-            f"coordinates must be fewer at delta {delta!r}, got {coordinates}; or use a larger delta"
-        )
+        raise ValueError(f"coordinates must be fewer at delta {delta!r}, got {coordinates}; or use a larger delta")
     return {
         "epsilon": figures,
         "rho": privacy.rho_of(order, budget),
@@ -115,9 +113,7 @@ def _choices(order: float, delta: float) -> Table:
     from dpfuse import privacy
 
     title = f"Budgets at order {order:g}, delta = {delta:g}"
-    table = Table(
-        "budget", "epsilon (gdp)", "epsilon (zcdp)", "chance to tell", title=title, title_justify="left"
-    )
+    table = Table("budget", "epsilon (gdp)", "epsilon (zcdp)", "chance to tell", title=title, title_justify="left")
     for budget in BUDGETS_SHOWN:
         figures = privacy.epsilons(order, budget, delta)
         chance = f"{privacy.chance_to_tell(order, budget):.1%}"

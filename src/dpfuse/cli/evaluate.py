@@ -14,10 +14,10 @@ from dpfuse.cli.train import SplitBy
 def evaluate(
     recording: Annotated[Path, typer.Argument(help="The recording; its last 10% are the test.")],
     designs: Annotated[list[Path], typer.Argument(help="Designs; the first is the one that others are compared to.")],
-    split_by: Annotated[
-        SplitBy, typer.Option(help="How the recording was split for training.")
-    ] = SplitBy.time,
-    whole: Annotated[bool, typer.Option("--whole", help="Test on the whole recording, if it was not trained on.")] = False,
+    split_by: Annotated[SplitBy, typer.Option(help="How the recording was split for training.")] = SplitBy.time,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Test on the whole recording, if it was not trained on.")
+    ] = False,
     draws: Annotated[int, typer.Option(help="How often each window runs with fresh noise.")] = 4,
     delta: Annotated[float, typer.Option(help="The delta of the (epsilon, delta) statement.")] = 1e-5,
     seed: Annotated[int, typer.Option(help="Of the simulated noise.")] = 0,

@@ -66,6 +66,8 @@ def simulate(
 
 
 def _simulate(system: System, runs: int, minutes: float, steps: int, share: float, seed: int) -> Trajectories:
+    import numpy as np
+
     from dpfuse.systems import freeway, hidden_markov, linear_gaussian
 
     if system is System.freeway:
@@ -74,4 +76,10 @@ def _simulate(system: System, runs: int, minutes: float, steps: int, share: floa
     if system is System.linear_gaussian:
         walk = linear_gaussian.LinearGaussian.random_walk()
         return linear_gaussian.simulate(walk, num_runs=runs, num_steps=steps, seed=seed)
-    return hidden_markov.simulate(hidden_markov.HiddenMarkov.two_state(), num_runs=runs, num_steps=steps, seed=seed)
+    chain = hidden_markov.HiddenMarkov(
+        transition=np.array([[0.95, 0.05], [0.05, 0.95]]),
+        sensor_probabilities=np.array([0.2, 0.8]),
+        initial=np.array([0.5, 0.5]),
+        num_sensors=20,
+    )
+    return hidden_markov.simulate(chain, num_runs=runs, num_steps=steps, seed=seed)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpfuse.evaluation.evaluate import Report
+from dpfuse.evaluation.report import Report
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.policy.design import Design
 from dpfuse.types import Trajectories

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from dpfuse.evaluation.evaluate import Comparison, Report
+from dpfuse.evaluation.report import Comparison, Report
 from dpfuse.policy.design import Design
 
 _NEIGHBOURS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -102,4 +102,4 @@ def _from_arrays(structure: Structure, arrays: dict[str, NDArray[Any]]) -> Polic
     if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "constants.squared_radius"):
         raise ValueError("its arrays must be finite")
     leaves = [jnp.asarray(arrays[name]) for name in expected]
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(blank), leaves)
+    return cast(Policy, jax.tree.unflatten(jax.tree.structure(blank), leaves))

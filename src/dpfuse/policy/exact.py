@@ -91,9 +91,7 @@ class ExactStep:
         is_total = isinstance(carry.accounts, TotalFilter)
         left = np.zeros(len(sensors)) if isinstance(carry.accounts, TotalFilter) else carry.accounts.left(sensors)
         account = np.asarray(left, np.float64) / GRID**2 * (1 - HEADROOM)
-        reports = Reports(
-            np.asarray(measurements, np.float32), sensors != NOBODY, sensors != carry.ids, self._stream
-        )
+        reports = Reports(np.asarray(measurements, np.float32), sensors != NOBODY, sensors != carry.ids, self._stream)
         public, hidden, weight, features, contributions = _private_part(
             self._policy, carry.public, carry.hidden, account.astype(np.float32), reports
         )

@@ -1,13 +1,16 @@
-"""A gated recurrent unit (Cho et al. 2014) on rows, and its pass over time with a gradient written by hand.
+"""A gated recurrent unit (Cho et al. 2014), and its pass over time with a gradient written by hand.
 
     r = sigmoid(W_r x + U_r h + b_r)      u = sigmoid(W_u x + U_u h + b_u)
     n = tanh(W_n x + b_n + r (U_n h + c))      h' = n + u (h - n)
 
+Many units run side by side: in rows for the callers, in columns inside, where a gate is a block of consecutive memory.
 Differentiating the scan automatically stores every gate of every step: on a CPU most of the time then goes into fresh
 memory. The gradient here keeps the hidden states alone and computes the gates again on the way back.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -15,68 +18,74 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 
+class Gates(NamedTuple):
+    """Reset gate r, update gate u, the recurrent term U_n h + c, and the new value n."""
+
+    reset: Float[Array, "h columns"]
+    update: Float[Array, "h columns"]
+    recurrent: Float[Array, "h columns"]
+    new: Float[Array, "h columns"]
+
+
 class GRU(eqx.Module):
     """One gated recurrent unit, used alike by every row; no row sees another."""
 
-    input_weight: Float[Array, "n 3h"]
-    hidden_weight: Float[Array, "h 3h"]
+    input_weight: Float[Array, "3h n"]
+    hidden_weight: Float[Array, "3h h"]
     bias: Float[Array, " 3h"]
     hidden_bias: Float[Array, " h"]
 
     def __init__(self, input_size: int, hidden_size: int, *, key: PRNGKeyArray):
         cell = eqx.nn.GRUCell(input_size, hidden_size, key=key)
-        self.input_weight, self.hidden_weight = cell.weight_ih.T, cell.weight_hh.T
+        self.input_weight, self.hidden_weight = cell.weight_ih, cell.weight_hh
+        assert cell.bias is not None and cell.bias_n is not None  # it has them unless told otherwise
         self.bias, self.hidden_bias = cell.bias, cell.bias_n
 
     @property
     def hidden_size(self) -> int:
-        return self.hidden_weight.shape[0]
+        return self.hidden_weight.shape[1]
 
     def __call__(self, hidden: Float[Array, "rows h"], inputs: Float[Array, "rows n"]) -> Float[Array, "rows h"]:
         """The hidden state after one more input."""
+        return self.advance(hidden.T, inputs.T).T
+
+    def advance(
+        self, hidden: Float[Array, "h columns"], inputs: Float[Array, "n columns"]
+    ) -> Float[Array, "h columns"]:
+        """The same, in columns."""
         _, update, _, new = self.gates(hidden, inputs)
         return new + update * (hidden - new)
 
-    def gates(
-        self, hidden: Float[Array, "rows h"], inputs: Float[Array, "rows n"]
-    ) -> tuple[Array, Array, Array, Array]:
-        """Reset gate r, update gate u, the recurrent term U_n h + c, and the new value n."""
-        from_input = inputs @ self.input_weight + self.bias
-        from_hidden = hidden @ self.hidden_weight
-        both = from_input[:, : 2 * self.hidden_size] + from_hidden[:, : 2 * self.hidden_size]
+    def gates(self, hidden: Float[Array, "h columns"], inputs: Float[Array, "n columns"]) -> Gates:
+        size = self.hidden_size
+        from_input = self.input_weight @ inputs + self.bias[:, None]
+        from_hidden = self.hidden_weight @ hidden
         # The logistic function by way of tanh, which costs half as much on a CPU.
-        reset, update = jnp.split(0.5 + 0.5 * jnp.tanh(0.5 * both), 2, axis=-1)
-        recurrent = from_hidden[:, 2 * self.hidden_size :] + self.hidden_bias
-        new = jnp.tanh(from_input[:, 2 * self.hidden_size :] + reset * recurrent)
-        return reset, update, recurrent, new
-
-
-def masked_step(
-    gru: GRU,
-    hidden: Float[Array, "rows h"],
-    inputs: Float[Array, "rows n"],
-    present: Bool[Array, " rows"],
-    arrived: Bool[Array, " rows"],
-) -> Float[Array, "rows h"]:
-    """One step in which rows that arrived start from zero and rows without input keep what they have."""
-    hidden = jnp.where(arrived[:, None], 0.0, hidden)
-    return jnp.where(present[:, None], gru(hidden, inputs), hidden)
+        both = 0.5 + 0.5 * jnp.tanh(0.5 * (from_input[: 2 * size] + from_hidden[: 2 * size]))
+        reset, update = both[:size], both[size:]
+        recurrent = from_hidden[2 * size :] + self.hidden_bias[:, None]
+        return Gates(reset, update, recurrent, jnp.tanh(from_input[2 * size :] + reset * recurrent))
 
 
 @jax.custom_vjp
 def over_time(
     gru: GRU,
-    inputs: Float[Array, "K rows n"],
-    present: Bool[Array, "K rows"],
-    arrived: Bool[Array, "K rows"],
-) -> Float[Array, "K rows h"]:
-    """The hidden states after each step, from zero; gradients reach the weights, not the inputs."""
+    inputs: Float[Array, "K n columns"],
+    present: Bool[Array, "K columns"],
+    arrived: Bool[Array, "K columns"],
+) -> Float[Array, "K h columns"]:
+    """The hidden states after each step, from zero, in columns; gradients reach the weights, not the inputs.
+
+    A column that arrived starts from zero, one without input keeps what it has.
+    """
 
     def step(hidden: Array, at_step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        hidden = masked_step(gru, hidden, *at_step)
+        x, is_present, has_arrived = at_step
+        hidden = jnp.where(has_arrived, 0.0, hidden)
+        hidden = jnp.where(is_present, gru.advance(hidden, x), hidden)
         return hidden, hidden
 
-    start = jnp.zeros((inputs.shape[1], gru.hidden_size))
+    start = jnp.zeros((gru.hidden_size, inputs.shape[-1]), inputs.dtype)
     return jax.lax.scan(step, start, (inputs, present, arrived))[1]
 
 
@@ -88,13 +97,13 @@ def _forward(gru: GRU, inputs: Array, present: Array, arrived: Array) -> tuple[A
     return hidden, (gru, inputs, present, arrived, hidden)
 
 
-def _backward(saved: _Saved, cotangent: Float[Array, "K rows h"]) -> tuple[GRU, None, None, None]:
+def _backward(saved: _Saved, cotangent: Float[Array, "K h columns"]) -> tuple[GRU, None, None, None]:
     gru, inputs, present, arrived, hidden = saved
 
     def step(carry: tuple[Array, GRU], at_step: tuple[Array, ...]) -> tuple[tuple[Array, GRU], None]:
         d_hidden, grads = carry
         x, is_present, has_arrived, d_output, index = at_step
-        is_present, has_arrived = is_present[:, None], has_arrived[:, None] | (index == 0)
+        has_arrived = has_arrived | (index == 0)
         # Fetched by index: a shifted copy of all hidden states would cost a tenth of the whole gradient.
         h = jnp.where(has_arrived, 0.0, hidden[jnp.maximum(index - 1, 0)])
         reset, update, recurrent, new = gru.gates(h, x)
@@ -104,19 +113,11 @@ def _backward(saved: _Saved, cotangent: Float[Array, "K rows h"]) -> tuple[GRU, 
         d_update = d_updated * (h - new) * update * (1 - update)
         d_reset = d_new * recurrent * reset * (1 - reset)
         d_recurrent = d_new * reset
-        from_hidden = jnp.concatenate([d_reset, d_update, d_recurrent], axis=-1)
-        from_input = jnp.concatenate([d_reset, d_update, d_new], axis=-1)
-        d_before = from_hidden @ gru.hidden_weight.T + d_updated * update + jnp.where(is_present, 0.0, d_hidden)
-        grads = eqx.tree_at(
-            lambda g: (g.input_weight, g.hidden_weight, g.bias, g.hidden_bias),
-            grads,
-            (
-                grads.input_weight + x.T @ from_input,
-                grads.hidden_weight + h.T @ from_hidden,
-                grads.bias + from_input.sum(0),
-                grads.hidden_bias + d_recurrent.sum(0),
-            ),
-        )
+        by_hidden = jnp.concatenate([d_reset, d_update, d_recurrent])
+        by_input = jnp.concatenate([d_reset, d_update, d_new])
+        d_before = gru.hidden_weight.T @ by_hidden + d_updated * update + jnp.where(is_present, 0.0, d_hidden)
+        step_grads = by_input @ x.T, by_hidden @ h.T, by_input.sum(1), d_recurrent.sum(1)
+        grads = jax.tree.unflatten(jax.tree.structure(grads), map(jnp.add, jax.tree.leaves(grads), step_grads))
         return (jnp.where(has_arrived, 0.0, d_before), grads), None
 
     start = jnp.zeros_like(hidden[0]), jax.tree.map(jnp.zeros_like, gru)

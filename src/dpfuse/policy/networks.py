@@ -8,10 +8,14 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
-from dpfuse.policy.gru import GRU, masked_step, over_time
+from dpfuse.policy.gru import GRU, over_time
 from dpfuse.policy.structure import FeatureSet, Structure
+
+# What comes in may be NumPy's; JAX takes it as it is.
+AnyArray = Array | np.ndarray
 
 # Rounding in float32 must not carry a feature out of its set: what is outside in integers counts for nothing.
 _INSIDE = 1 - 2.0**-20
@@ -34,18 +38,21 @@ class RecurrentFilter(eqx.Module):
     def hidden_size(self) -> int:
         return self.gru.hidden_size
 
-    def step(self, hidden: Array, inputs: Array, present: Array, arrived: Array) -> tuple[Array, Array]:
+    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
         """Memory and features of each row after one more step; a row without input keeps its memory and has 0."""
-        hidden = masked_step(self.gru, hidden, inputs, present, arrived)
-        return hidden, self._features(hidden, present)
+        hidden = jnp.where(arrived[:, None], 0.0, hidden)
+        hidden = jnp.where(present[:, None], self.gru(hidden, inputs), hidden)
+        return hidden, self._features(hidden.T, present)
 
-    def over_time(self, inputs: Array, present: Array, arrived: Array) -> Float[Array, "K rows d"]:
+    def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "K rows d"]:
         """The features of every step, from fresh memory."""
-        return self._features(over_time(self.gru, inputs, present, arrived), present)
+        return self._features(over_time(self.gru, jnp.swapaxes(inputs, 1, 2), present, jnp.asarray(arrived)), present)
 
-    def _features(self, hidden: Float[Array, "*rows h"], present: Bool[Array, "*rows"]) -> Float[Array, "*rows d"]:
-        features = into_set(self.features, hidden @ self.head.weight.T + self.head.bias)
-        return jnp.where(present[..., None], features, 0.0)
+    def _features(
+        self, hidden: Float[Array, "*steps h rows"], present: Bool[Array, "*steps rows"]
+    ) -> Float[Array, "*steps rows d"]:
+        raw = jnp.einsum("...hr,dh->...rd", hidden, self.head.weight) + _bias(self.head)
+        return jnp.where(present[..., None], into_set(self.features, raw), 0.0)
 
 
 class AffineFilter(eqx.Module):
@@ -53,10 +60,10 @@ class AffineFilter(eqx.Module):
 
     hidden_size: int = eqx.field(static=True, default=1)
 
-    def step(self, hidden: Array, inputs: Array, present: Array, arrived: Array) -> tuple[Array, Array]:
+    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
         return hidden, self.over_time(inputs, present, arrived)
 
-    def over_time(self, inputs: Array, present: Array, arrived: Array) -> Float[Array, "*rows d"]:
+    def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "*rows d"]:
         return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
 
 
@@ -104,7 +111,7 @@ class FusionWeight(eqx.Module):
             departure = departure + self.by_step[step_index]
         if self.gru is not None and self.head is not None:
             hidden = self.gru(hidden, inputs)
-            departure = departure + (hidden @ self.head.weight.T + self.head.bias)[:, 0]
+            departure = departure + (hidden @ self.head.weight.T + _bias(self.head))[:, 0]
         return hidden, departure
 
 
@@ -126,7 +133,12 @@ class Estimator(eqx.Module):
         self, hidden: Float[Array, "streams h"], inputs: Float[Array, "streams n"]
     ) -> tuple[Float[Array, "streams h"], Float[Array, "streams x"], Float[Array, "streams x"]]:
         hidden = self.gru(hidden, inputs)
-        mean = hidden @ self.mean_head.weight.T + self.mean_head.bias
+        mean = hidden @ self.mean_head.weight.T + _bias(self.mean_head)
         # The spread learns from the mean's errors without bending the mean.
-        raw = jax.lax.stop_gradient(hidden) @ self.spread_head.weight.T + self.spread_head.bias
+        raw = jax.lax.stop_gradient(hidden) @ self.spread_head.weight.T + _bias(self.spread_head)
         return hidden, mean, jax.nn.softplus(raw) + 1e-3
+
+
+def _bias(layer: eqx.nn.Linear) -> Array:
+    assert layer.bias is not None  # all of ours have one
+    return layer.bias

@@ -10,8 +10,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 from numpy.typing import NDArray
 
+from dpfuse.policy.networks import AnyArray
 from dpfuse.policy.step import (
     Policy,
+    Public,
     Reports,
     choose_weight,
     estimate,
@@ -36,12 +38,12 @@ class Windows(NamedTuple):
         account_share: the share of its budget that the row's first sensor has when the window opens.
     """
 
-    state: Float[Array, "K windows n_x"]
-    measurements: Float[Array, "K rows n_y"]
-    present: Bool[Array, "K rows"]
-    arrived: Bool[Array, "K rows"]
-    window: Int[Array, " rows"]
-    account_share: Float[Array, " rows"]
+    state: Float[AnyArray, "K windows n_x"]
+    measurements: Float[AnyArray, "K rows n_y"]
+    present: Bool[AnyArray, "K rows"]
+    arrived: Bool[AnyArray, "K rows"]
+    window: Int[AnyArray, " rows"]
+    account_share: Float[AnyArray, " rows"]
 
 
 class Rollout(NamedTuple):
@@ -74,7 +76,9 @@ def rollout(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]
     inputs, present = to_inputs(policy, reports)
     features = policy.networks.recurrent_filter.over_time(inputs, present, reports.arrived)
 
-    def loop_step(carry, inputs):  # type: ignore[no-untyped-def]  # lax.scan's carry and slice
+    def loop_step(
+        carry: tuple[Public, Array], inputs: tuple[Reports, Array, Array]
+    ) -> tuple[tuple[Public, Array], Rollout]:
         public, account = carry
         at_step, features_now, noise_now = inputs
         public, weight = choose_weight(policy, public)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from dpfuse.policy.networks import AffineFilter, Estimator, FusionWeight, RecurrentFilter
+from dpfuse.policy.networks import AffineFilter, AnyArray, Estimator, FusionWeight, RecurrentFilter
 from dpfuse.policy.structure import Structure
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
@@ -72,10 +72,10 @@ class Reports(NamedTuple):
         stream: the stream that the row belongs to; rows of no stream have a number past the last.
     """
 
-    measurements: Float[Array, "rows n_y"]
-    present: Bool[Array, " rows"]
-    arrived: Bool[Array, " rows"]
-    stream: Int[Array, " rows"]
+    measurements: Float[AnyArray, "rows n_y"]
+    present: Bool[AnyArray, " rows"]
+    arrived: Bool[AnyArray, " rows"]
+    stream: Int[AnyArray, " rows"]
 
 
 class Private(NamedTuple):
@@ -173,12 +173,14 @@ def _share_of_rest(structure: Structure, public: Public, odds: Float[Array, " st
 def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y"], Bool[Array, "*rows"]]:
     """What f reads of each report, in [-1, 1], and which rows have one: a non-finite report counts as absent."""
     low, high = policy.constants.measurement_low, policy.constants.measurement_high
-    present = reports.present & jnp.all(jnp.isfinite(reports.measurements), axis=-1)
+    present = jnp.logical_and(reports.present, jnp.all(jnp.isfinite(reports.measurements), axis=-1))
     measurements = jnp.where(present[..., None], jnp.clip(reports.measurements, low, high), low)
     return 2 * (measurements - low) / (high - low) - 1, present
 
 
-def open_accounts(policy: Policy, account: Float[Array, " rows"], arrived: Bool[Array, " rows"]) -> Float[Array, " rows"]:
+def open_accounts(
+    policy: Policy, account: Float[Array, " rows"], arrived: Bool[AnyArray, " rows"]
+) -> Float[Array, " rows"]:
     """The accounts, a full one for every sensor that arrived."""
     return jnp.where(arrived, usable_budget(policy), account)
 

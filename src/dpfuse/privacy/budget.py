@@ -168,9 +168,7 @@ class IndividualFilter:
         """
         sensors, rows = _as_ids(ids), _as_rows(contributions)
         if len(sensors) != len(rows):
-            raise ValueError(
-                f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}"
-            )
+            raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
         rows = clear_rows(rows, counts_once(sensors) & ((rows >= -largest) & (rows <= largest)).all(-1))
@@ -221,8 +219,7 @@ def _as_accounts(spent: Mapping[Any, Any], budget: int) -> dict[int, int]:
     """A copy with Python integers; no message shows an account."""
     try:
         accounts = {
-            _check.is_count("id", sensor, 0): _check.is_count("spent", cost, 0)
-            for sensor, cost in spent.items()
+            _check.is_count("id", sensor, 0): _check.is_count("spent", cost, 0) for sensor, cost in spent.items()
         }
     except (TypeError, ValueError):
         raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None

@@ -94,9 +94,7 @@ def discrete_surcharge(epsilon: float, coordinates: int, grid: int = GRID) -> fl
     return (1 + math.exp(min(epsilon, 700.0))) * coordinates * SURCHARGE / grid**2
 
 
-def budget_for(
-    epsilon: float, delta: float, order: float, by: Conversion = "gdp", coordinates: int = 0
-) -> float:
+def budget_for(epsilon: float, delta: float, order: float, by: Conversion = "gdp", coordinates: int = 0) -> float:
     """The largest budget at this order whose epsilon by that conversion is at most `epsilon`.
 
     Args:
@@ -148,9 +146,7 @@ def _improved(orders: Floats, losses: Floats, delta: float) -> Floats:
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     from dp_accounting import get_epsilon_gaussian
 
-    with np.errstate(
-        divide="ignore"
-    ):  # it takes the logarithm of a delta of 0 where epsilon is far too large
+    with np.errstate(divide="ignore"):  # it takes the logarithm of a delta of 0 where epsilon is far too large
         return float(get_epsilon_gaussian(1 / mu, delta))
 
 

@@ -123,9 +123,7 @@ class Mechanism:
     @functools.cached_property
     def factor(self) -> int:
         """The charge factor c of `privacy.loss`."""
-        return charge_factor(
-            self.features, self.dimension, self.guarantee.adjacency, self.guarantee.accounting
-        )
+        return charge_factor(self.features, self.dimension, self.guarantee.adjacency, self.guarantee.accounting)
 
     @functools.cached_property
     def budget(self) -> int:
@@ -275,9 +273,7 @@ def _make_gaussian(dimension: int, scale: int) -> Callable[[list[int]], list[int
     gaussian = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
     rho = gaussian.map(float(scale))  # type: ignore[no-untyped-call]
     if not 0.5 <= rho <= 0.5 + 1e-9:
-        raise RuntimeError(
-            f"OpenDP's noise of scale {scale} must have rho 0.5 for a move of {scale}, got {rho}"
-        )
+        raise RuntimeError(f"OpenDP's noise of scale {scale} must have rho 0.5 for a move of {scale}, got {rho}")
     return gaussian
 
 

@@ -14,7 +14,8 @@ def use_all_cores() -> int:
     harm.
     """
     try:
-        jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
+        num_cores = len(os.sched_getaffinity(0))
+        jax.config.update("jax_num_cpu_devices", num_cores)  # type: ignore[no-untyped-call]  # JAX's own
     except (RuntimeError, AttributeError):
         # JAX has chosen its devices already, or the system has no affinity to ask for.
         pass

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
+from numpy.typing import NDArray
 
 from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.rollout import Windows, draw_noise, rollout
@@ -29,12 +29,7 @@ from dpfuse.training.settings import Optimisation
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
 
-
-class Errors(NamedTuple):
-    """In standard units, shape (K, windows, n_x)."""
-
-    squared: Float[Array, "K windows n_x"]
-    std: Float[Array, "K windows n_x"]
+Update = Callable[[Networks, optax.OptState, Constants, Windows, Array], tuple[Networks, optax.OptState, Array]]
 
 
 class Fitted(NamedTuple):
@@ -47,24 +42,22 @@ class Fitted(NamedTuple):
     """
 
     networks: Networks
-    best: np.ndarray
-    history: np.ndarray
+    best: NDArray[np.float64]
+    history: NDArray[np.float64]
 
 
-def run_errors(policy: Policy, windows: Windows, key: PRNGKeyArray) -> Errors:
-    """Squared errors and claimed standard deviations over every window."""
-    result = rollout(policy, windows, draw_noise(policy.structure, windows, key))
+def standard_errors(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> tuple[Array, Array]:
+    """Squared errors and claimed standard deviations in standard units, each of shape (K, windows, n_x)."""
+    result = rollout(policy, windows, noise)
     std = policy.constants.state_std
-    return Errors(((result.mean - windows.state) / std) ** 2, result.std / std)
+    return ((result.mean - windows.state) / std) ** 2, result.std / std
 
 
-def loss(
-    networks: Networks, constants: Constants, structure: Structure, windows: Windows, key: PRNGKeyArray
-) -> Float[Array, ""]:
+def loss(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> Float[Array, ""]:
     """The mean squared error, and for the claimed standard deviation its likelihood given the mean."""
-    errors = run_errors(Policy(networks, constants, structure), windows, key)
-    likelihood = jnp.log(errors.std) + 0.5 * jax.lax.stop_gradient(errors.squared) / errors.std**2
-    return jnp.mean(errors.squared) + jnp.mean(likelihood)
+    squared, std = standard_errors(policy, windows, noise)
+    likelihood = jnp.log(std) + 0.5 * jax.lax.stop_gradient(squared) / std**2
+    return jnp.mean(squared) + jnp.mean(likelihood)
 
 
 def fit(
@@ -75,7 +68,7 @@ def fit(
     validation: Windows,
     optimisation: Optimisation,
     keys: PRNGKeyArray,
-    watch: Callable[[int, np.ndarray], None],
+    watch: Callable[[int, NDArray[np.float64]], None],
 ) -> Fitted:
     """Train designs side by side.
 
@@ -88,9 +81,10 @@ def fit(
         TrainingDiverged: if a loss or gradient is not finite.
     """
     optimiser = _make_optimiser(optimisation)
-    update = _make_update(optimiser, structure, _mesh())
+    mesh = Mesh(np.array(jax.local_devices()), ("batch",))
+    update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
     validate = _make_validate(structure, validation, optimisation.validation_draws)
-    train_state = jax.vmap(optimiser.init)(eqx.filter(networks, eqx.is_array))
+    train_state = jax.vmap(optimiser.init)(networks)
     best_networks, best = networks, np.full(len(keys), np.inf)
     history, looks_since = [], 0
     for number in range(1, optimisation.num_updates + 1):
@@ -115,7 +109,7 @@ def fit(
     return Fitted(best_networks, best, np.stack(history))
 
 
-def _choose(is_better: np.ndarray, new: Array, old: Array) -> Array:
+def _choose(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
     return jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
@@ -127,62 +121,80 @@ def _make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(schedule))
 
 
-def _mesh() -> Mesh:
-    return Mesh(np.array(jax.local_devices()), ("batch",))
+def make_update(optimiser: optax.GradientTransformation, structure: Structure, mesh: Mesh) -> Update:
+    """One gradient step of all designs, the batch shared out over the devices of the mesh.
 
+    The update takes and gives networks and optimiser states with a leading axis for the designs; windows have a leading
+    axis for the devices, the noise one for the devices and one for the designs. It also gives each design's loss.
+    """
+    batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-def _make_update(optimiser: optax.GradientTransformation, structure: Structure, mesh: Mesh) -> Callable:
-    batch, everywhere = PartitionSpec("batch"), PartitionSpec()
+    def gradients(networks: Networks, constants: Constants, windows: Windows, noise: Array) -> tuple[Array, Networks]:
+        return jax.value_and_grad(lambda n: loss(Policy(n, constants, structure), windows, noise))(networks)
 
-    def gradients(networks: Networks, constants: Constants, windows: Windows, key: PRNGKeyArray):
-        noise_key = jax.random.fold_in(key, jax.lax.axis_index("batch"))
-        result = jax.value_and_grad(loss)(networks, constants, structure, windows, noise_key)
-        return jax.lax.pmean(result, "batch")
+    def on_device(networks: Networks, constants: Constants, windows: Windows, noise: Array) -> tuple[Array, Networks]:
+        windows, noise = jax.tree.map(lambda leaf: leaf[0], (windows, noise))
+        result = over_designs(gradients, (0, 0, None, 0), len(noise))(networks, constants, windows, noise)
+        return cast(tuple[Array, Networks], jax.lax.pmean(result, "batch"))  # type: ignore[no-untyped-call]  # JAX's own
 
-    def on_shard(networks: Networks, constants: Constants, windows: Windows, keys: PRNGKeyArray):
-        own = jax.tree.map(lambda leaf: leaf[0], windows)
-        return over_designs(gradients, (0, 0, None, 0), len(keys))(networks, constants, own, keys)
-
-    sharded = jax.shard_map(
-        on_shard,
-        mesh=mesh,
-        in_specs=(everywhere, everywhere, batch, everywhere),
-        out_specs=everywhere,
-        check_vma=False,
+    shared_out = jax.shard_map(
+        on_device, mesh=mesh, in_specs=(everywhere, everywhere, batch, batch), out_specs=everywhere, check_vma=False
     )
 
-    @jax.jit
-    def update(networks: Networks, train_state, constants: Constants, windows: Windows, keys: PRNGKeyArray):
-        value, grads = sharded(networks, constants, windows, keys)
+    def update(
+        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, noise: Array
+    ) -> tuple[Networks, optax.OptState, Array]:
+        value, grads = shared_out(networks, constants, windows, noise)
         updates, train_state = jax.vmap(optimiser.update)(grads, train_state)
-        return optax.apply_updates(networks, updates), train_state, value
+        return cast(Networks, optax.apply_updates(networks, updates)), train_state, value
 
     return update
 
 
-def _make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable:
+def _with_own_noise(update: Update, structure: Structure) -> Update:
+    """The update, given a key for each design instead of noise."""
+
+    def draw(key: PRNGKeyArray, windows: Windows) -> Array:
+        device_keys = jax.random.split(key, windows.state.shape[0])
+        return jax.vmap(partial(draw_noise, structure))(windows, device_keys)
+
+    def with_keys(
+        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, keys: PRNGKeyArray
+    ) -> tuple[Networks, optax.OptState, Array]:
+        noise = jax.vmap(draw, in_axes=(0, None), out_axes=1)(keys, windows)
+        return update(networks, train_state, constants, windows, noise)
+
+    return with_keys
+
+
+def _make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable[[Networks, Constants], Array]:
     windows = jax.device_put(windows)
     noise_keys = jax.random.split(jax.random.key(0), num_draws)
 
-    def mean_error(networks: Networks, constants: Constants, windows: Windows) -> Float[Array, ""]:
+    def mean_error(networks: Networks, constants: Constants, windows: Windows) -> Array:
         policy = Policy(networks, constants, structure)
-        return jnp.mean(jax.lax.map(lambda key: jnp.mean(run_errors(policy, windows, key).squared), noise_keys))
+
+        def of_draw(key: PRNGKeyArray) -> Array:
+            return jnp.mean(standard_errors(policy, windows, draw_noise(structure, windows, key))[0])
+
+        return jnp.mean(jax.lax.map(of_draw, noise_keys))
 
     @jax.jit
-    def validate(networks: Networks, constants: Constants, windows: Windows) -> Float[Array, " designs"]:
+    def validate(networks: Networks, constants: Constants, windows: Windows) -> Array:
         num_designs = len(constants.squared_radius)
-        return over_designs(mean_error, (0, 0, None), num_designs)(networks, constants, windows)
+        errors: Array = over_designs(mean_error, (0, 0, None), num_designs)(networks, constants, windows)
+        return errors
 
     # The windows are an argument: XLA would spend seconds on folding constants of their size.
     return lambda networks, constants: validate(networks, constants, windows)
 
 
-def over_designs(function: Callable, in_axes: tuple[int | None, ...], num_designs: int) -> Callable:
+def over_designs(function: Callable[..., Any], in_axes: tuple[int | None, ...], num_designs: int) -> Callable[..., Any]:
     """`jax.vmap` over the designs; a single one is spared the extra axis, which would slow its matrix products."""
     if num_designs > 1:
         return jax.vmap(function, in_axes=in_axes)
 
-    def single(*arguments):
+    def single(*arguments: Any) -> Any:
         squeezed = (
             argument if axis is None else jax.tree.map(lambda leaf: leaf[0], argument)
             for argument, axis in zip(arguments, in_axes, strict=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import jax
 import numpy as np
 
 from dpfuse.policy.rollout import Windows, cut, pad_rows
@@ -67,4 +66,4 @@ def spaced_windows(data: Trajectories, window: int, count: int) -> Windows:
 
 def stack(shards: list[Windows]) -> Windows:
     """Equal shapes side by side, along a new first axis."""
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *shards)
+    return Windows(*(np.stack(leaves) for leaves in zip(*shards, strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ class Report:
     budget_per_step: NDArray[np.float64] | None = None
     budget_spent_max: float | None = None
     within_budget: bool | None = None
-    epsilon: dict[str, float] = field(default_factory=dict)
+    epsilon: Mapping[str, float] = field(default_factory=dict)
     delta: float = 1e-5
     window_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
@@ -67,7 +68,7 @@ class Report:
             "budget_per_step": None if self.budget_per_step is None else self.budget_per_step.tolist(),
             "budget_spent_max": self.budget_spent_max,
             "within_budget": self.within_budget,
-            "epsilon": self.epsilon,
+            "epsilon": dict(self.epsilon),
             "delta": self.delta,
             "num_windows": len(self.window_errors),
             "interval_s": self.interval_s,
@@ -144,7 +145,7 @@ def evaluate(
             budget_per_step=spent_per_step,
             budget_spent_max=as_loss(guarantee.order, most_spent),
             within_budget=most_spent <= squared_steps(guarantee),
-            epsilon=epsilons(guarantee.order, guarantee.budget, delta),
+            epsilon={str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()},
         )
     return report
 

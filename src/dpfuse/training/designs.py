@@ -13,7 +13,7 @@ import numpy as np
 from dpfuse import _check
 from dpfuse.policy.design import Design
 from dpfuse.policy.step import Constants, make_policy
-from dpfuse.policy.structure import Spending, Structure
+from dpfuse.policy.structure import FeatureSet, Spending, Structure
 from dpfuse.privacy.loss import charge_factor
 from dpfuse.training.pathwise import fit
 from dpfuse.training.progress import ProgressBar
@@ -150,7 +150,9 @@ def _horizon(training: Trajectories, validation: Trajectories, horizon: int | No
 def _window(structure: Structure, optimisation: Optimisation, available: int) -> int:
     window = optimisation.window or structure.horizon or min(_STATIONARY_WINDOW, available)
     if structure.has_clock and window != structure.horizon:
-        raise ValueError(f"window must be the horizon, {structure.horizon}, if the policy reads the clock, got {window}")
+        raise ValueError(
+            f"window must be the horizon, {structure.horizon}, if the policy reads the clock, got {window}"
+        )
     if window > available:
         raise ValueError(f"window must be at most the {available} steps of the shortest part, got {window}")
     return window
@@ -183,7 +185,7 @@ def _make_structure(
         dimension=dimension,
         policy=policy if first else "constant",
         accounting=first.accounting if first else "total",
-        charge_factor=charge_factor(features, dimension, first.adjacency, first.accounting) if first else 1,
+        charge_factor=_charge_factor(features, dimension, first),
         horizon=horizon,
         expected_stay=min(float(horizon or stays), max(1.0, float(stays))),
         crowd=round(crowd, 1),
@@ -194,8 +196,16 @@ def _make_structure(
     )
 
 
+def _charge_factor(features: FeatureSet, dimension: int, guarantee: Guarantee | None) -> int:
+    if guarantee is None:
+        return 1
+    if features == "unbounded":
+        raise ValueError("features must be box, ball or orthant under a guarantee: unbounded ones cannot keep it")
+    return charge_factor(features, dimension, guarantee.adjacency, guarantee.accounting)
+
+
 def _squared_radius(guarantee: Guarantee | None) -> jax.Array:
-    return jnp.float32(guarantee.squared_radius if guarantee else jnp.inf)
+    return jnp.asarray(float(guarantee.squared_radius) if guarantee else jnp.inf, jnp.float32)
 
 
 def _scaling(training: Trajectories, architecture: Architecture) -> tuple[jax.Array, ...]:
