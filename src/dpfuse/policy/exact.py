@@ -7,6 +7,7 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -70,7 +71,9 @@ class ExactStep:
         assert structure.features != "unbounded"  # only the floor has unbounded features
         self.mechanism = Mechanism(design.guarantee, structure.features, structure.dimension)
         self._policy, self._num_rows, self._horizon = design.policy, num_rows, structure.horizon
-        self._stream = jnp.zeros(num_rows, jnp.int32)
+        # The weights are compiled in: handing them over at every step would take longer than the step.
+        self._private_part = jax.jit(partial(_private_part, design.policy))
+        self._public_part = jax.jit(partial(estimate, design.policy))
 
     def init(self) -> Carry:
         """A stream from which nothing was released."""
@@ -87,16 +90,19 @@ class ExactStep:
         """
         if self._horizon is not None and int(carry.public.step_index) >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
-        sensors = np.asarray(ids, np.int64)
-        is_total = isinstance(carry.accounts, TotalFilter)
-        left = np.zeros(len(sensors)) if isinstance(carry.accounts, TotalFilter) else carry.accounts.left(sensors)
-        account = np.asarray(left, np.float64) / GRID**2 * (1 - HEADROOM)
-        reports = Reports(np.asarray(measurements, np.float32), sensors != NOBODY, sensors != carry.ids, self._stream)
-        public, hidden, weight, features, contributions = _private_part(
-            self._policy, carry.public, carry.hidden, account.astype(np.float32), reports
+        sensors, values = np.asarray(ids, np.int64), _as_floats(measurements)
+        expected = (self._num_rows,), (self._num_rows, self._policy.structure.num_channels)
+        if (sensors.shape, values.shape) != expected:
+            raise ValueError(f"ids and measurements must have shapes {expected}, got {sensors.shape}, {values.shape}")
+        account = np.zeros(self._num_rows, np.float32)
+        if isinstance(carry.accounts, IndividualFilter):
+            account[:] = carry.accounts.left(sensors) * ((1 - HEADROOM) / GRID**2)
+        public, hidden, weight, features, contributions = self._private_part(
+            carry.public, carry.hidden, account, values, sensors != NOBODY, sensors != carry.ids
         )
-        values = np.asarray(features if is_total else contributions)
-        charged = self.mechanism.charge(carry.accounts, float(weight[0]), sensors, values)
+        is_total = isinstance(carry.accounts, TotalFilter)
+        proposed = np.asarray(features if is_total else contributions)
+        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, proposed)
         return Carry(sensors, hidden, public, carry.accounts), charged
 
     def release(self, charged: Charged) -> Release:
@@ -106,19 +112,30 @@ class ExactStep:
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
         weight = np.array([released.weight / GRID], np.float32)
-        public, result = _public_part(
-            self._policy, carry.public, weight, from_grid(released.value).astype(np.float32)[None]
-        )
+        value = from_grid(released.value).astype(np.float32)[None]
+        public, result = self._public_part(carry.public, weight, value)
         return carry._replace(public=public), result
 
 
-@jax.jit
+def _as_floats(measurements: ArrayLike) -> NDArray[np.float32]:
+    """The measurements as float32, 1e308 as inf; no message shows them."""
+    try:
+        with np.errstate(over="ignore"):
+            return np.asarray(measurements, np.float32)
+    except (TypeError, ValueError, OverflowError):
+        raise TypeError("measurements must be an array of numbers, shape (rows, n_y)") from None
+
+
 def _private_part(
-    policy: Policy, public: Public, hidden: jax.Array, account: jax.Array, reports: Reports
+    policy: Policy,
+    public: Public,
+    hidden: jax.Array,
+    account: jax.Array,
+    measurements: jax.Array,
+    present: jax.Array,
+    arrived: jax.Array,
 ) -> tuple[Public, jax.Array, jax.Array, jax.Array, jax.Array]:
+    reports = Reports(measurements, present, arrived, jnp.zeros(present.shape, jnp.int32))
     public, weight = choose_weight(policy, public)
     private, contributions, features = contribute(policy, Private(hidden, account), reports, weight)
     return public, private.hidden, weight, features, contributions
-
-
-_public_part = jax.jit(estimate)

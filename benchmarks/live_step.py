@@ -1,0 +1,74 @@
+"""One live step for 64 sensors: the private part, the exact release and the estimate, for both accountings."""
+
+from __future__ import annotations
+
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from _measure import summarise, write_results
+
+import dpfuse
+from dpfuse.policy import Constants, ExactStep, Structure, make_policy
+from dpfuse.privacy import make_noise
+
+SENSORS, STEPS = 64, 2000
+
+
+def main() -> None:
+    """Measure and write results/live_step.json."""
+    make_noise(2)
+    results = {accounting: measure(accounting) for accounting in ("total", "individual")}
+    write_results("live_step", {"setting": {"sensors": SENSORS, "steps": STEPS}, "ms": results})
+
+
+def measure(accounting: str) -> dict[str, dict[str, float]]:
+    """Milliseconds of each part of a step, every sensor present."""
+    step = ExactStep(make_design(accounting), SENSORS)
+    carry, ids = step.init(), np.arange(SENSORS)
+    rng = np.random.default_rng(0)
+    reports = rng.uniform([0, 0], [400, 20], size=(STEPS, SENSORS, 2)).astype(np.float32)
+    parts: dict[str, list[float]] = {"contribute": [], "release": [], "estimate": [], "without noise": [], "all": []}
+    for number, report in enumerate(reports):
+        times = [time.perf_counter()]
+        carry, charged = step.contribute(carry, ids, report)
+        times.append(time.perf_counter())
+        released = step.release(charged)
+        times.append(time.perf_counter())
+        carry, result = step.estimate(carry, released)
+        jax.block_until_ready(result)
+        times.append(time.perf_counter())
+        if number < 20:
+            continue  # compilation, and caches that are still cold
+        contribute, release, estimate = np.diff(times)
+        for name, value in zip(
+            parts, [contribute, release, estimate, contribute + estimate, times[-1] - times[0]], strict=True
+        ):
+            parts[name].append(float(value))
+    return {name: summarise(values).to_dict() for name, values in parts.items()}
+
+
+def make_design(accounting: str) -> dpfuse.Design:
+    """The demo's design, untrained: the time does not depend on the weights."""
+    guarantee = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one", accounting=accounting)
+    structure = Structure(
+        num_states=1,
+        num_channels=2,
+        features="ball",
+        dimension=2,
+        policy="adaptive",
+        accounting=accounting,
+        charge_factor=1,
+        horizon=STEPS,
+        expected_stay=STEPS,
+        crowd=float(SENSORS),
+    )
+    constants = Constants(
+        jnp.float32(0.5), jnp.zeros(2), jnp.array([400.0, 20.0]), jnp.array([230.0]), jnp.array([45.0])
+    )
+    return dpfuse.Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 0.2)
+
+
+if __name__ == "__main__":
+    main()
