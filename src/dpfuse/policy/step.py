@@ -107,15 +107,20 @@ class Estimate(NamedTuple):
     std: Float[Array, "streams n_x"]
 
 
-def make_policy(structure: Structure, constants: Constants, *, key: PRNGKeyArray) -> Policy:
-    """A policy with fresh weights that spends evenly."""
+def make_networks(structure: Structure, key: PRNGKeyArray) -> Networks:
+    """Fresh weights, with which a policy spends evenly."""
     filter_key, fusion_key, estimator_key = jax.random.split(key, 3)
-    recurrent_filter = (
-        AffineFilter() if structure.recurrent_filter == "affine" else RecurrentFilter(structure, key=filter_key)
+    is_affine = structure.recurrent_filter == "affine"
+    return Networks(
+        recurrent_filter=AffineFilter() if is_affine else RecurrentFilter(structure, key=filter_key),
+        fusion_weight=FusionWeight(structure, key=fusion_key),
+        estimator=Estimator(structure, key=estimator_key),
     )
-    fusion_weight = FusionWeight(structure, key=fusion_key)
-    networks = Networks(recurrent_filter, fusion_weight, Estimator(structure, key=estimator_key))
-    return Policy(networks, constants, structure)
+
+
+def make_policy(structure: Structure, constants: Constants, *, key: PRNGKeyArray) -> Policy:
+    """A policy with fresh weights."""
+    return Policy(make_networks(structure, key), constants, structure)
 
 
 def init_private(policy: Policy, num_rows: int) -> Private:

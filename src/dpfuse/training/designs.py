@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Literal
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.step import Constants, make_policy
+from dpfuse.policy.step import Constants, Policy, make_networks
 from dpfuse.policy.structure import FeatureSet, Spending, Structure
 from dpfuse.privacy.loss import charge_factor
 from dpfuse.training.pathwise import fit
@@ -97,10 +98,12 @@ def train_many(
     structure = _make_structure(training, guarantees, policy, num_steps, architecture)
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
     pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
+    keys = jnp.stack([jax.random.key(seed) for _, seed in pairs])
+    init_keys, noise_keys = jnp.split(jax.vmap(jax.random.split)(keys), 2, axis=1)
+    networks = jax.jit(jax.vmap(partial(make_networks, structure)))(init_keys[:, 0])
     scaling = _scaling(training, architecture)
-    constants = [Constants(_squared_radius(guarantee), *scaling) for guarantee, _ in pairs]
-    policies = [make_policy(structure, c, key=jax.random.key(s)) for c, (_, s) in zip(constants, pairs, strict=True)]
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *policies)
+    constants = [Constants(*map(jnp.asarray, [_squared_radius(guarantee), *scaling])) for guarantee, _ in pairs]
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *constants)
     sampler = Sampler(
         training,
         window,
@@ -110,25 +113,18 @@ def train_many(
         seed=min(seeds),
     )
     looks = spaced_windows(validation, window, optimisation.validation_windows)
-    unit = float(np.mean(np.square(scaling[-1])))
+    unit = float(np.mean(np.square(constants[0].state_std)))
     with ProgressBar(policy, optimisation.num_updates, unit, shown=progress) as bar:
-        noise_keys = jnp.stack([jax.random.key(seed + 2**20) for _, seed in pairs])
-        fitted = fit(
-            stacked.networks, stacked.constants, structure, sampler, looks, optimisation, noise_keys, bar.update
-        )
-    record = {
-        "method": method,
-        "optimisation": optimisation.to_dict(),
-        "window": window,
-    }
+        fitted = fit(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
+    record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
     return [
         Design(
-            eqx.tree_at(lambda p: p.networks, one, jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks)),
+            Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),
             guarantee,
             training.interval_s,
             {**record, "seed": seed, "validation_mse": float(fitted.best[i]) * unit},
         )
-        for i, (one, (guarantee, seed)) in enumerate(zip(policies, pairs, strict=True))
+        for i, (guarantee, seed) in enumerate(pairs)
     ]
 
 
@@ -204,11 +200,11 @@ def _charge_factor(features: FeatureSet, dimension: int, guarantee: Guarantee | 
     return charge_factor(features, dimension, guarantee.adjacency, guarantee.accounting)
 
 
-def _squared_radius(guarantee: Guarantee | None) -> jax.Array:
-    return jnp.asarray(float(guarantee.squared_radius) if guarantee else jnp.inf, jnp.float32)
+def _squared_radius(guarantee: Guarantee | None) -> NDArray[np.float32]:
+    return np.asarray(float(guarantee.squared_radius) if guarantee else np.inf, np.float32)
 
 
-def _scaling(training: Trajectories, architecture: Architecture) -> tuple[jax.Array, ...]:
+def _scaling(training: Trajectories, architecture: Architecture) -> list[NDArray[np.float32]]:
     """Measurement range and state mean and deviation, as in `Constants`."""
     num_channels = training.measurements.shape[-1]
     seen = training.measurements[training.present]
@@ -221,4 +217,4 @@ def _scaling(training: Trajectories, architecture: Architecture) -> tuple[jax.Ar
     high = np.where(high > low, high, low + 1)
     std = training.state.std(axis=(0, 1))
     values = low, high, training.state.mean(axis=(0, 1)), np.where(std > 0, std, 1.0)
-    return tuple(jnp.asarray(value, jnp.float32) for value in values)
+    return [np.asarray(value, np.float32) for value in values]

@@ -84,7 +84,7 @@ def fit(
     mesh = Mesh(np.array(jax.local_devices()), ("batch",))
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
     validate = _make_validate(structure, validation, optimisation.validation_draws)
-    train_state = jax.vmap(optimiser.init)(networks)
+    train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     best_networks, best = networks, np.full(len(keys), np.inf)
     history, looks_since = [], 0
     for number in range(1, optimisation.num_updates + 1):
@@ -114,7 +114,7 @@ def _choose(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
 
 
 def _make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
-    warm_up = max(1, int(_WARM_UP * optimisation.num_updates))
+    warm_up = int(_WARM_UP * optimisation.num_updates)
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, optimisation.learning_rate, warm_up, optimisation.num_updates, 0.01 * optimisation.learning_rate
     )

@@ -1,0 +1,304 @@
+"""Guarantees and recordings: what is refused and why, and that cutting, packing and saving lose nothing."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import zipfile
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from conftest import busy_data, promise
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfuse.errors import FileRefused
+from dpfuse.types import NOBODY, Guarantee, Trajectories, Window
+
+
+def small(**changes):
+    fields = {"state": np.zeros((2, 3, 1)), "measurements": np.zeros((2, 3, 4, 2))} | changes
+    return Trajectories(**fields)
+
+
+def triples(data, run=0):
+    """Every (step, id, measurement) of a run."""
+    step, slot = np.nonzero(data.present[run])
+    return {(int(k), int(data.sensors[run, k, i]), *data.measurements[run, k, i].tolist()) for k, i in zip(step, slot, strict=True)}
+
+
+class TestGuarantee:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"order": 1.0}, "order must be > 1, got 1.0; 2 is a usual choice"),
+            ({"order": math.nan}, "order must be finite and > 0, got nan"),
+            ({"order": "2"}, "order must be a number, got str"),
+            ({"order": True}, "order must be a number, got bool"),
+            ({"budget": 0.0}, "budget must be finite and > 0, got 0.0; train with guarantee=None"),
+            ({"budget": -1}, "budget must be finite and > 0, got -1"),
+            ({"budget": math.inf}, "budget must be finite and > 0, got inf"),
+            ({"budget": 2.0**22}, r"budget must be at most 2\^20 \* order, got 4194304.0"),
+            ({"adjacency": "add-one"}, "adjacency must be one of replace-one, remove-one, got 'add-one'"),
+            ({"adjacency": None}, "adjacency must be one of replace-one, remove-one, got None"),
+            ({"accounting": "both"}, "accounting must be one of total, individual, got 'both'"),
+        ],
+    )
+    def test_refuses_what_promises_nothing(self, changes, message):
+        fields = {"order": 2.0, "budget": 1.5, "adjacency": "remove-one"} | changes
+        with pytest.raises((TypeError, ValueError), match=message):
+            Guarantee(**fields)
+
+    def test_adjacency_has_no_default(self):
+        with pytest.raises(TypeError, match="adjacency"):
+            Guarantee(order=2.0, budget=1.5)
+
+    def test_says_the_same_in_other_words(self):
+        guarantee = promise(budget=1.5)
+        assert guarantee.rho == 0.75
+        assert guarantee.squared_radius == Fraction(3, 2)
+        assert Guarantee(**guarantee.to_dict()) == guarantee
+
+    @pytest.mark.parametrize("number", [np.float64, np.float32, int])
+    def test_takes_any_number_as_the_same_promise(self, number):
+        assert repr(promise(budget=number(1), order=number(2))) == repr(promise(budget=1.0, order=2.0))
+        assert promise(budget=number(1), order=number(2)).squared_radius == 1
+
+
+class TestTrajectories:
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"state": np.zeros((2, 3))}, r"state must have shape \(N, K, n_x\), none of them 0, got \(2, 3\)"),
+            ({"state": np.zeros((2, 3, 0))}, r"state must have shape .* none of them 0, got \(2, 3, 0\)"),
+            ({"state": np.zeros((2, 4, 1))}, r"state must have the \(N, K\) of measurements, \(2, 3\), got \(2, 4\)"),
+            ({"state": np.full((2, 3, 1), np.nan)}, "state must be finite everywhere"),
+            ({"state": np.full((2, 3, 1), np.inf)}, "state must be finite everywhere"),
+            ({"state": np.full((2, 3, 1), 1e308)}, "state must be finite everywhere"),
+            ({"state": "density"}, "state must be an array of float32"),
+            ({"measurements": np.zeros((2, 3, 4))}, r"measurements must have shape \(N, K, m, n_y\)"),
+            ({"measurements": np.zeros((2, 3, 0, 2))}, "measurements must have shape .* none of them 0"),
+            ({"present": np.ones((2, 3, 5), bool)}, r"present must have the .* \(2, 3, 4\), got \(2, 3, 5\)"),
+            ({"present": np.ones((3, 4), bool)}, r"present must have shape \(N, K, m\)"),
+            ({"sensors": np.zeros((2, 3, 5), int)}, r"sensors must have the .* \(2, 3, 4\), got \(2, 3, 5\)"),
+            ({"sensors": np.full((2, 3, 4), -2)}, "sensors must be ids of 0 or more, or -1 for nobody, got -2"),
+            ({"sensors": np.full((2, 3, 4), NOBODY)}, "present must be False where sensors is -1"),
+            ({"sensors": np.zeros((2, 3, 4), int)}, "within a run an id must keep its slot"),
+            ({"interval_s": 0}, "interval_s must be finite and > 0, got 0"),
+            ({"windows_of": [Window(0, 0)]}, "windows_of must have one entry for each of the 2 runs"),
+        ],
+    )
+    def test_refuses_what_does_not_fit(self, changes, message):
+        with pytest.raises((TypeError, ValueError), match=message):
+            small(**changes)
+
+    def test_sizes_and_defaults(self):
+        data = small(state=np.zeros((2, 3, 5)))
+        assert (data.num_runs, data.num_steps, data.num_slots) == (2, 3, 4)
+        assert data.present.all()
+        assert (data.sensors == np.arange(4)).all()
+        assert data.windows_of == (Window(0, 0), Window(1, 0))
+        assert data.arrived[:, 0].all() and not data.arrived[:, 1:].any()
+
+    @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e308, -1e308])
+    def test_a_value_that_is_not_finite_counts_as_absent(self, bad):
+        measurements = np.ones((2, 3, 4, 2))
+        measurements[1, 2, 3, 0] = bad
+        data = small(measurements=measurements)
+        expected = np.ones((2, 3, 4), bool)
+        expected[1, 2, 3] = False
+        assert (data.present == expected).all()
+        assert (data.measurements[1, 2, 3] == 0).all()
+        assert (data.measurements[expected] == 1).all()
+
+    @pytest.mark.parametrize(
+        ("ids", "fits"),
+        [
+            ([7, 7, 7, 7], True),
+            ([7, 8, 9, 10], True),
+            ([NOBODY, 7, 7, NOBODY], True),
+            ([7, 8, 7, 7], False),
+            ([7, NOBODY, NOBODY, 7], False),
+        ],
+    )
+    def test_an_id_keeps_its_slot_and_does_not_come_back(self, ids, fits):
+        sensors = np.array(ids)[None, :, None]
+        arrays = {"state": np.zeros((1, 4, 1)), "measurements": np.zeros((1, 4, 1, 1)), "present": sensors >= 0}
+        if fits:
+            assert (Trajectories(**arrays, sensors=sensors).sensors == sensors).all()
+        else:
+            with pytest.raises(ValueError, match="renumber a sensor that comes back, or give it a slot of its own"):
+                Trajectories(**arrays, sensors=sensors)
+
+    def test_the_same_id_may_be_in_every_run(self):
+        assert small(sensors=np.broadcast_to(np.arange(4), (2, 3, 4))).num_runs == 2
+
+    def test_an_id_is_in_one_slot_at_a_time(self):
+        with pytest.raises(ValueError, match="run 1 breaks this"):
+            small(sensors=np.array([[[0, 1, 2, 3]] * 3, [[0, 1, 2, 2]] * 3]))
+
+    def test_equal_input_is_left_as_it_was(self):
+        measurements = np.full((2, 3, 4, 2), np.nan, np.float32)
+        small(measurements=measurements)
+        assert np.isnan(measurements).all()
+
+
+def numbered(num_runs, num_steps, interval_s=1.0):
+    """A recording whose state says which run and step it is."""
+    state = np.stack(np.meshgrid(np.arange(num_runs), np.arange(num_steps), indexing="ij"), axis=-1)
+    return Trajectories(
+        state=state, measurements=np.repeat(state[:, :, None, :1], 2, axis=2) + 0.5, interval_s=interval_s
+    )
+
+
+def places(data):
+    """The (run, step) pairs of a numbered recording."""
+    return [tuple(pair) for pair in data.state.reshape(-1, 2).astype(int).tolist()]
+
+
+class TestCutting:
+    @given(
+        st.integers(1, 4), st.integers(10, 40), st.sampled_from([(0.8, 0.1, 0.1), (0.5, 0.25, 0.25)]), st.integers(0, 1)
+    )
+    def test_parts_by_time_share_no_step(self, num_runs, num_steps, fractions, gap):
+        data = numbered(num_runs, num_steps)
+        try:
+            parts = data.split(fractions, gap=gap)
+        except ValueError as error:
+            assert gap and "split needs steps" in str(error)
+            return
+        seen = sum((places(part) for part in parts), [])
+        assert len(set(seen)) == len(seen) == num_runs * (num_steps - 2 * gap)
+        for run in range(num_runs):
+            last = [max(k for r, k in places(part) if r == run) for part in parts]
+            first = [min(k for r, k in places(part) if r == run) for part in parts]
+            assert last[0] + gap < first[1] <= last[1] and last[1] + gap < first[2]
+            assert [part.windows_of[run] for part in parts] == [Window(run, k) for k in first]
+
+    @given(st.integers(10, 30))
+    def test_parts_by_run_share_no_run(self, num_runs):
+        parts = numbered(num_runs, 2).split(by="run")
+        runs = [{r for r, _ in places(part)} for part in parts]
+        assert runs[0] | runs[1] | runs[2] == set(range(num_runs))
+        assert sum(map(len, runs)) == num_runs
+        assert [window.recording for part in parts for window in part.windows_of] == list(range(num_runs))
+
+    def test_fractions_are_those_asked_for(self):
+        assert [part.num_steps for part in numbered(2, 1000).split()] == [800, 100, 100]
+        assert [part.num_runs for part in numbered(8, 2).split((0.5, 0.125, 0.375), by="run")] == [4, 1, 3]
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"fractions": (0.5, 0.5)}, "fractions must be three positive numbers that add up to 1"),
+            ({"fractions": (1.0, 0.0, 0.0)}, "fractions must be three positive"),
+            ({"fractions": (0.8, 0.1, 0.2)}, "fractions must be three positive"),
+            ({"by": "sensor"}, "by must be one of time, run, got 'sensor'"),
+            ({"by": "run"}, "split needs steps .or runs. for three parts, got 2 by 'run'"),
+            ({"gap": 30}, "split needs steps"),
+            ({"gap": -1}, "gap must be at least 0, got -1"),
+        ],
+    )
+    def test_a_split_that_would_leave_nothing_or_overlap_is_refused(self, options, message):
+        with pytest.raises(ValueError, match=message):
+            numbered(2, 40).split(**options)
+
+    @given(st.integers(1, 12), st.one_of(st.none(), st.integers(1, 15)))
+    def test_windows_are_all_stretches_a_stride_apart(self, horizon, stride):
+        windows = numbered(2, 12, interval_s=0.2).windows(horizon, stride)
+        starts = range(0, 12 - horizon + 1, stride or horizon)
+        expected = [(run, start) for run in range(2) for start in starts]
+        assert [tuple(window) for window in windows.windows_of] == expected
+        for number, (run, start) in enumerate(expected):
+            assert windows.state[number].tolist() == [[run, start + k] for k in range(horizon)]
+            assert (windows.measurements[number] == run + 0.5).all()
+        assert windows.interval_s == 0.2
+
+    def test_windows_of_a_part_know_where_they_come_from(self):
+        windows = numbered(2, 30).between(10, 30).windows(5, 5).runs([5, 2])
+        assert windows.windows_of == (Window(1, 15), Window(0, 20))
+        assert places(windows)[0] == (1, 15) and places(windows)[5] == (0, 20)
+
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [((13,), "horizon must be at most the 12 steps recorded, got 13"), ((0,), "horizon"), ((3, 0), "stride")],
+    )
+    def test_windows_that_do_not_fit_are_refused(self, arguments, message):
+        with pytest.raises(ValueError, match=message):
+            numbered(1, 12).windows(*arguments)
+
+
+class TestPacking:
+    @given(st.integers(0, 10**6))
+    def test_compact_keeps_every_report_in_fewer_slots(self, seed):
+        data = busy_data(seed=seed, num_slots=6, num_states=2)
+        packed = data.compact()
+        for run in range(data.num_runs):
+            assert triples(packed, run) == triples(data, run)
+        assert (packed.state == data.state).all()
+        needed = max((data.sensors[run] != NOBODY).sum(1).max() for run in range(data.num_runs))
+        assert packed.num_slots == max(1, needed)
+
+    @given(st.integers(0, 10**6), st.floats(0.05, 1.0))
+    def test_sampled_sensors_are_kept_whole_or_dropped_whole(self, seed, share):
+        data = busy_data(seed=seed)
+        kept = data.sample_sensors(share, seed=seed + 1)
+        for run in range(data.num_runs):
+            ids = set(kept.sensors[run].ravel().tolist())
+            assert triples(kept, run) == {triple for triple in triples(data, run) if triple[1] in ids}
+        again = data.sample_sensors(share, seed=seed + 1)
+        assert (again.sensors == kept.sensors).all() and (again.measurements == kept.measurements).all()
+
+    def test_the_share_is_kept(self):
+        data = Trajectories(state=np.zeros((1, 2, 1)), measurements=np.zeros((1, 2, 4000, 1)))
+        kept = len(np.unique(data.sample_sensors(0.3, 0).sensors))
+        # Five standard deviations of a binomial, a false alarm in a million.
+        assert abs(kept - 1200) < 5 * math.sqrt(4000 * 0.3 * 0.7)
+        assert triples(data.sample_sensors(1.0, 0)) == triples(data)
+
+    @pytest.mark.parametrize("share", [0, -0.1, 1.1, math.nan])
+    def test_a_share_is_above_0_and_at_most_1(self, share):
+        with pytest.raises(ValueError, match="share must be"):
+            small().sample_sensors(share, 0)
+
+    def test_nobody_left_is_one_empty_slot(self):
+        empty = small(present=np.zeros((2, 3, 4), bool), sensors=np.full((2, 3, 4), NOBODY)).compact()
+        assert empty.num_slots == 1 and not empty.present.any()
+
+
+class TestFiles:
+    def test_a_recording_comes_back_as_it_was(self, tmp_path):
+        data = busy_data(num_states=3, num_steps=9).windows(4, 2)
+        data.save(tmp_path / "sub" / "road.dpfuse-data")
+        again = Trajectories.load(tmp_path / "sub" / "road.dpfuse-data")
+        for name in ("state", "measurements", "present", "sensors"):
+            before, after = getattr(data, name), getattr(again, name)
+            assert before.dtype == after.dtype and (before == after).all()
+        assert again.windows_of == data.windows_of
+        assert again.interval_s == data.interval_s
+
+    def test_equal_recordings_are_equal_bytes_and_hold_no_pickle(self, tmp_path):
+        for name in ("one", "two"):
+            busy_data().save(tmp_path / name)
+        assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+        with zipfile.ZipFile(tmp_path / "one") as archive:
+            assert {name.rpartition(".")[2] for name in archive.namelist()} == {"npy", "json"}
+
+    def test_a_missing_file_is_named(self, tmp_path):
+        with pytest.raises(FileNotFoundError, match="no trajectories file at .*nowhere"):
+            Trajectories.load(tmp_path / "nowhere")
+
+    def test_another_kind_of_file_is_refused(self, tmp_path):
+        (tmp_path / "pickle").write_bytes(pickle.dumps({"state": 1}))
+        with pytest.raises(FileRefused, match="is not a dpfuse trajectories file"):
+            Trajectories.load(tmp_path / "pickle")
+
+    @pytest.mark.parametrize("without", ["state.npy", "windows_of.npy", "metadata.json"])
+    def test_a_file_that_lacks_a_part_is_refused(self, tmp_path, without):
+        busy_data().save(tmp_path / "whole")
+        with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(tmp_path / "part", "w") as part:
+            for name in set(whole.namelist()) - {without}:
+                part.writestr(name, whole.read(name))
+        with pytest.raises(FileRefused, match="part"):
+            Trajectories.load(tmp_path / "part")
