@@ -6,6 +6,10 @@ must stretch the same budget over those ten minutes.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
 import pytest
 
 import dpfuse
