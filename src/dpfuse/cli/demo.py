@@ -20,7 +20,7 @@ _DENSITY = "density [veh/km]"
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report, designs and figures.")] = Path("out/demo"),
-    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are quicker and worse.")] = 600,
+    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are quicker and worse.")] = 1000,
     seed: Annotated[int, typer.Option(help="Equal seeds give equal results.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print report.json to stdout.")] = False,
 ) -> None:

@@ -19,6 +19,7 @@ AnyArray = Array | np.ndarray
 
 # Rounding in float32 must not carry a feature out of its set: what is outside in integers counts for nothing.
 _INSIDE = 1 - 2.0**-20
+_HEAD_GAIN = 3.0
 
 
 class RecurrentFilter(eqx.Module):
@@ -31,7 +32,9 @@ class RecurrentFilter(eqx.Module):
     def __init__(self, structure: Structure, *, key: PRNGKeyArray):
         gru_key, head_key = jax.random.split(key)
         self.gru = GRU(structure.num_channels, structure.filter_size, key=gru_key)
-        self.head = eqx.nn.Linear(structure.filter_size, structure.dimension, key=head_key)
+        head = eqx.nn.Linear(structure.filter_size, structure.dimension, key=head_key)
+        # Features that start out near 0 say nothing over the noise, and training takes long to find them.
+        self.head = eqx.tree_at(lambda h: h.weight, head, _HEAD_GAIN * head.weight)
         self.features = structure.features
 
     @property

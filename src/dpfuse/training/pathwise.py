@@ -118,7 +118,7 @@ def _make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, optimisation.learning_rate, warm_up, optimisation.num_updates, 0.01 * optimisation.learning_rate
     )
-    return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(schedule))
+    return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.nadam(schedule))
 
 
 def make_update(optimiser: optax.GradientTransformation, structure: Structure, mesh: Mesh) -> Update:

@@ -49,8 +49,8 @@ class Optimisation:
     """
 
     num_updates: int = 2000
-    batch_size: int = 32
-    learning_rate: float = 5e-3
+    batch_size: int = 16
+    learning_rate: float = 2e-2
     window: int | None = None
     validate_every: int = 100
     patience: int = 8
