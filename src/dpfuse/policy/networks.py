@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpfuse.policy.gru import GRU, over_time
-from dpfuse.policy.structure import FeatureSet, Structure
+from dpfuse.policy.structure import AnyFeatures, Structure
 
 # What comes in may be NumPy's; JAX takes it as it is.
 AnyArray = Array | np.ndarray
@@ -27,7 +27,7 @@ class RecurrentFilter(eqx.Module):
 
     gru: GRU
     head: eqx.nn.Linear
-    features: FeatureSet = eqx.field(static=True)
+    features: AnyFeatures = eqx.field(static=True)
 
     def __init__(self, structure: Structure, *, key: PRNGKeyArray):
         gru_key, head_key = jax.random.split(key)
@@ -70,7 +70,7 @@ class AffineFilter(eqx.Module):
         return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
 
 
-def into_set(features: FeatureSet, raw: Float[Array, "rows d"]) -> Float[Array, "rows d"]:
+def into_set(features: AnyFeatures, raw: Float[Array, "rows d"]) -> Float[Array, "rows d"]:
     """The rows carried smoothly into the feature set."""
     if features == "unbounded":
         return raw

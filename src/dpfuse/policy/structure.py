@@ -6,9 +6,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from dpfuse import _check
+from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet
 from dpfuse.types import Accounting
 
-FeatureSet = Literal["box", "ball", "orthant", "unbounded"]
+AnyFeatures = FeatureSet | Literal["unbounded"]
 Spending = Literal["constant", "schedule", "adaptive"]
 FilterKind = Literal["gru", "affine"]
 
@@ -34,7 +35,7 @@ class Structure:
 
     num_states: int
     num_channels: int
-    features: FeatureSet
+    features: AnyFeatures
     dimension: int
     policy: Spending
     accounting: Accounting
@@ -53,7 +54,7 @@ class Structure:
             _check.is_count(name, getattr(self, name))
         _check.is_positive("expected_stay", self.expected_stay)
         _check.is_positive("crowd", self.crowd)
-        _check.is_one_of("features", self.features, ("box", "ball", "orthant", "unbounded"))
+        _check.is_one_of("features", self.features, (*FEATURE_SETS, "unbounded"))
         _check.is_one_of("policy", self.policy, ("constant", "schedule", "adaptive"))
         _check.is_one_of("recurrent_filter", self.recurrent_filter, ("gru", "affine"))
         if self.horizon is None and self.accounting != "individual":

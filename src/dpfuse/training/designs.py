@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from dpfuse import _check
 from dpfuse.policy.design import Design
 from dpfuse.policy.step import Constants, Policy, make_networks
-from dpfuse.policy.structure import FeatureSet, Spending, Structure
-from dpfuse.privacy.loss import charge_factor
+from dpfuse.policy.structure import Spending, Structure
+from dpfuse.privacy.loss import FeatureSet, charge_factor
 from dpfuse.training.pathwise import fit
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
@@ -113,8 +113,8 @@ def train_many(
         seed=min(seeds),
     )
     looks = spaced_windows(validation, window, optimisation.validation_windows)
-    unit = float(np.mean(np.square(constants[0].state_std)))
-    with ProgressBar(policy, optimisation.num_updates, unit, shown=progress) as bar:
+    variance = np.square(scaling[-1])
+    with ProgressBar(policy, optimisation.num_updates, variance, shown=progress) as bar:
         fitted = fit(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
     record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
     return [
@@ -122,7 +122,7 @@ def train_many(
             Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),
             guarantee,
             training.interval_s,
-            {**record, "seed": seed, "validation_mse": float(fitted.best[i]) * unit},
+            {**record, "seed": seed, "validation_mse": float(np.mean(fitted.best[i] * variance))},
         )
         for i, (guarantee, seed) in enumerate(pairs)
     ]
@@ -165,13 +165,11 @@ def _make_structure(
     kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
     if len(kinds) > 1:
         raise ValueError(f"guarantees trained at once must share adjacency and accounting, got {kinds}")
-    is_removal = first is None or first.adjacency == "remove-one"
-    features = architecture.features or ("ball" if is_removal else "box")
-    affine = architecture.recurrent_filter == "affine"
     num_channels = training.measurements.shape[-1]
-    dimension = architecture.dimension or (num_channels if affine else 2 if is_removal else 1)
-    if affine:
-        features = architecture.features or "box"
+    usual: tuple[FeatureSet, int] = ("ball", 2) if first is None or first.adjacency == "remove-one" else ("box", 1)
+    if architecture.recurrent_filter == "affine":
+        usual = "box", num_channels
+    features, dimension = architecture.features or usual[0], architecture.dimension or usual[1]
     crowd = max(1.0, float(training.present.sum(-1).mean()))
     stays = training.present.sum() / max(1, (training.arrived & (training.sensors != NOBODY)).sum())
     return Structure(
@@ -195,8 +193,6 @@ def _make_structure(
 def _charge_factor(features: FeatureSet, dimension: int, guarantee: Guarantee | None) -> int:
     if guarantee is None:
         return 1
-    if features == "unbounded":
-        raise ValueError("features must be box, ball or orthant under a guarantee: unbounded ones cannot keep it")
     return charge_factor(features, dimension, guarantee.adjacency, guarantee.accounting)
 
 

@@ -37,8 +37,8 @@ class Fitted(NamedTuple):
 
     Attributes:
         networks: weights.
-        best: smallest validation error of each design, in standard units.
-        history: validation errors, shape (looks, designs).
+        best: the validation errors of those weights, in standard units, shape (designs, n_x).
+        history: validation errors of every look, shape (looks, designs, n_x).
     """
 
     networks: Networks
@@ -85,7 +85,7 @@ def fit(
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
     validate = _make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
-    best_networks, best = networks, np.full(len(keys), np.inf)
+    best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
     history, looks_since = [], 0
     for number in range(1, optimisation.num_updates + 1):
         step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
@@ -99,8 +99,8 @@ def fit(
             )
         errors = np.asarray(validate(networks, constants))
         history.append(errors)
-        is_better = errors < best
-        best = np.where(is_better, errors, best)
+        is_better = errors.mean(1) < best.mean(1)
+        best = np.where(is_better[:, None], errors, best)
         best_networks = jax.tree.map(partial(_choose, is_better), networks, best_networks)
         watch(number, best)
         looks_since = 0 if is_better.any() else looks_since + 1
@@ -175,9 +175,9 @@ def _make_validate(structure: Structure, windows: Windows, num_draws: int) -> Ca
         policy = Policy(networks, constants, structure)
 
         def of_draw(key: PRNGKeyArray) -> Array:
-            return jnp.mean(standard_errors(policy, windows, draw_noise(structure, windows, key))[0])
+            return jnp.mean(standard_errors(policy, windows, draw_noise(structure, windows, key))[0], axis=(0, 1))
 
-        return jnp.mean(jax.lax.map(of_draw, noise_keys))
+        return jnp.mean(jax.lax.map(of_draw, noise_keys), axis=0)
 
     @jax.jit
     def validate(networks: Networks, constants: Constants, windows: Windows) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -17,10 +18,14 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """Shows updates made and the best validation error of the first design, in the state's own squared units."""
+    """Shows updates made and the best validation errors, in the state's own squared units.
 
-    def __init__(self, name: str, num_updates: int, unit: float, *, shown: bool) -> None:
-        self._unit = unit
+    Args:
+        variance: of each coordinate of the state, by which errors in standard units are scaled.
+    """
+
+    def __init__(self, name: str, num_updates: int, variance: NDArray[np.float32], *, shown: bool) -> None:
+        self._variance = variance
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -42,7 +47,8 @@ class ProgressBar:
     ) -> None:
         self._progress.stop()
 
-    def update(self, number: int, best: np.ndarray) -> None:
-        """Show that `number` updates are done."""
-        errors = " ".join(f"{error * self._unit:.4g}" for error in best[:4]) + (" ..." if len(best) > 4 else "")
-        self._progress.update(self._task, completed=number, error=errors)
+    def update(self, number: int, best: NDArray[np.float64]) -> None:
+        """Show that `number` updates are done and the errors of the first few designs."""
+        errors = (best * self._variance).mean(1)
+        shown = " ".join(f"{error:.4g}" for error in errors[:4]) + (" ..." if len(errors) > 4 else "")
+        self._progress.update(self._task, completed=number, error=shown)

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpfuse import _check
-from dpfuse.policy.structure import FeatureSet, FilterKind
+from dpfuse.policy.structure import FilterKind
+from dpfuse.privacy.loss import FeatureSet
 
 
 @dataclass(frozen=True, kw_only=True)
