@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import os
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -30,6 +29,9 @@ ADJACENCIES = ("replace-one", "remove-one")
 CASES = list(itertools.product(ACCOUNTINGS, ADJACENCIES, FEATURE_SETS))
 
 SMALL = dpfuse.Architecture(filter_size=4, fusion_size=4, estimator_size=8)
+BRIEF = dpfuse.Optimisation(
+    num_updates=120, batch_size=32, learning_rate=3e-2, validate_every=40, validation_windows=64
+)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,8 +39,6 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache")
-    # Figures are written without a screen, and matplotlib's fonts are found once.
-    os.environ.setdefault("MPLCONFIGDIR", str(config.cache.mkdir("matplotlib")))
 
 
 def promise(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:
@@ -49,10 +49,10 @@ def make_design(
     accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, spread=0.0, seed=0, **options
 ) -> Design:
     """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
-    guarantee = promise(accounting, adjacency, budget)
+    guarantee = None if features == "unbounded" else promise(accounting, adjacency, budget)
     structure = make_structure(accounting, adjacency, features, **options)
     constants = Constants(
-        jnp.float32(guarantee.squared_radius),
+        jnp.float32(guarantee.squared_radius if guarantee else np.inf),
         *(bound * jnp.ones(structure.num_channels) for bound in (-1.0, 1.0)),
         jnp.arange(1.0, structure.num_states + 1),
         2 * jnp.ones(structure.num_states),
@@ -66,6 +66,12 @@ def with_networks(policy, change, seed=0):
     rng = np.random.default_rng(seed)
     networks = jax.tree.map(lambda leaf: jnp.asarray(change(np.asarray(leaf), rng), jnp.float32), policy.networks)
     return type(policy)(networks, policy.constants, policy.structure)
+
+
+def departing(policy, departure):
+    """The policy with its log-odds moved by `departure` at every step: a large one spends everything at once."""
+    by_step = jnp.full(policy.structure.horizon, departure, jnp.float32)
+    return eqx.tree_at(lambda p: p.networks.fusion_weight.by_step, policy, by_step)
 
 
 def make_structure(accounting="total", adjacency="remove-one", features="ball", **options) -> Structure:
@@ -83,7 +89,8 @@ def make_structure(accounting="total", adjacency="remove-one", features="ball", 
         "fusion_size": 8,
         "estimator_size": 8,
     } | options
-    factor = charge_factor(features, fields["dimension"], adjacency, accounting)
+    is_private = features != "unbounded"
+    factor = charge_factor(features, fields["dimension"], adjacency, accounting) if is_private else 1
     return Structure(charge_factor=factor, **fields)
 
 
@@ -121,13 +128,13 @@ def trained(walks) -> Design:
     return dpfuse.train(walks[0], walks[1], promise(), architecture=SMALL, optimisation=BRIEF)
 
 
-BRIEF = dpfuse.Optimisation(num_updates=40, batch_size=32, learning_rate=3e-2, validate_every=20, validation_windows=64)
-
-
 @pytest.fixture(scope="session")
 def designs() -> dict[tuple[str, str, str], Design]:
-    """A design for every accounting, adjacency and feature set, with weights as large as training makes them."""
-    return {case: make_design(*case, spread=0.5) for case in CASES}
+    """A design for every accounting, adjacency and feature set, with weights as large as training makes them.
+
+    Of the sensors that have accounts of their own, half have spent them within four steps.
+    """
+    return {case: make_design(*case, spread=1.0, expected_stay=1.0) for case in CASES}
 
 
 @pytest.fixture

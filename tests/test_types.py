@@ -9,10 +9,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from conftest import busy_data, promise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conftest import busy_data, promise
 from dpfuse.errors import FileRefused
 from dpfuse.types import NOBODY, Guarantee, Trajectories, Window
 
@@ -25,7 +25,10 @@ def small(**changes):
 def triples(data, run=0):
     """Every (step, id, measurement) of a run."""
     step, slot = np.nonzero(data.present[run])
-    return {(int(k), int(data.sensors[run, k, i]), *data.measurements[run, k, i].tolist()) for k, i in zip(step, slot, strict=True)}
+    return {
+        (int(k), int(data.sensors[run, k, i]), *data.measurements[run, k, i].tolist())
+        for k, i in zip(step, slot, strict=True)
+    }
 
 
 class TestGuarantee:

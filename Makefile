@@ -1,0 +1,63 @@
+# `make` lists the targets. All that is needed is make and Python 3.11 or later; the rest goes into .venv.
+PYTHON ?= python3
+WORKERS ?= 2
+# Gradient steps for each design of the demo; empty for its own choice.
+UPDATES ?=
+
+BIN := .venv/bin
+READY := .venv/.ready
+SOURCES := src tests benchmarks docs/examples
+OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
+NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow check bench lock clean
+
+help:
+	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
+	@echo "make test       the quick tests"
+	@echo "make test-slow  the long tests"
+	@echo "make check      format, lint, types and the quick tests"
+	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make lock       write the newest versions that fit into constraints.txt"
+	@echo "make clean      remove what was generated, the environment too"
+	@echo
+	@echo "PYTHON=python3.12 picks a Python, UPDATES=100 makes a short demo, WORKERS=8 tests on more cores."
+
+demo: $(READY)
+	$(BIN)/dpfuse demo $(if $(UPDATES),--updates $(UPDATES))
+
+test: $(READY)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+
+check: $(READY)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(MAKE) --no-print-directory test
+
+bench: $(READY)
+	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+# An environment that is half made, or made before pyproject.toml or constraints.txt changed, is brought up to date.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(OLD_PYTHON)" >&2; exit 1; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv || { echo "$(NO_VENV)" >&2; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# From an environment of its own, so that nothing installed by hand gets in.
+lock:
+	rm -rf build/lock
+	$(PYTHON) -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	echo "# Versions that are known to work together. Written by \`make lock\`; do not edit." > constraints.txt
+	build/lock/bin/python -m pip freeze --exclude-editable >> constraints.txt
+	rm -rf build/lock
+
+clean:
+	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

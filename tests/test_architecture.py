@@ -1,0 +1,107 @@
+"""Which way imports point, what is exported, and how large a module may grow."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import dpfuse
+
+SOURCE = Path(dpfuse.__file__).parent
+MODULES = sorted(SOURCE.rglob("*.py"))
+BASE = {"errors", "types", "_check", "_archive"}
+# What each part may import, apart from itself.
+ALLOWED = {
+    **{name: BASE for name in BASE},
+    "privacy": BASE,
+    "systems": BASE,
+    "policy": BASE | {"privacy", "systems"},
+    "training": BASE | {"privacy", "systems", "policy"},
+    "evaluation": BASE | {"privacy", "systems", "policy"},
+    "cli": BASE | {"privacy", "systems", "policy", "training", "evaluation", "__init__"},
+    "__init__": BASE | {"policy", "training", "evaluation"},
+}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported_parts(tree: ast.AST) -> set[str]:
+    """The parts of dpfuse that a module imports anywhere, also inside functions; `__init__` for dpfuse itself."""
+    parts = set()
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [node.module]
+            if node.module == "dpfuse":
+                names = [f"dpfuse.{alias.name}" for alias in node.names]
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "dpfuse":
+                parts.add(rest.split(".")[0] or "__init__")
+    return parts
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path):
+    part = part_of(path)
+    assert part in ALLOWED, f"say in this test what {part} may import"
+    assert imported_parts(ast.parse(path.read_text())) <= ALLOWED[part] | {part}
+
+
+def test_an_import_against_the_arrows_is_seen():
+    """Negative control, for each way to write one."""
+    for line in ["import dpfuse.training", "from dpfuse import training", "from dpfuse.training.train import train"]:
+        assert imported_parts(ast.parse(f"def later():\n    {line}")) == {"training"}
+    assert imported_parts(ast.parse("import dpfuse")) == {"__init__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_modules_stay_small_and_free_of_torch(path):
+    text = path.read_text()
+    assert text.count("\n") <= 500
+    assert not re.search(r"\btorch\b", text, re.IGNORECASE)
+
+
+def test_every_public_name_is_listed_once_and_comes_from_its_home():
+    homes = {name: module for module, names in dpfuse._HOME.items() for name in names}
+    assert sorted(homes) == sorted(dpfuse.__all__) == dir(dpfuse)
+    assert len(set(dpfuse.__all__)) == len(dpfuse.__all__)
+    for name, module in homes.items():
+        assert getattr(dpfuse, name) is getattr(import_module(f"dpfuse.{module}"), name)
+
+
+def test_type_checkers_see_what_is_there_at_run_time():
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+    seen = {node.module.removeprefix("dpfuse."): {alias.name for alias in node.names} for node in block.body}
+    assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
+
+
+@pytest.mark.parametrize("package", ["privacy", "systems", "policy", "training", "evaluation"])
+def test_packages_export_what_they_list(package):
+    module = import_module(f"dpfuse.{package}")
+    assert len(set(module.__all__)) == len(module.__all__)
+    for name in module.__all__:
+        assert hasattr(module, name)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'dpfuse' has no attribute 'tarin'"):
+        dpfuse.tarin  # noqa: B018
+
+
+@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types"])
+def test_importing_is_quick(module):
+    slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib")
+    code = f"import sys, {module}; print([name for name in {slow} if name in sys.modules])"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert loaded.stdout.strip() == "[]"
