@@ -6,12 +6,12 @@ UPDATES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-SOURCES := src tests benchmarks docs/examples
+SOURCES := src tests benchmarks docs
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench lock clean
+.PHONY: help demo test test-slow check bench docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
 	@echo
@@ -41,6 +42,9 @@ check: $(READY)
 
 bench: $(READY)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+docs: $(READY)
+	$(BIN)/python docs/transcripts.py
 
 # An environment that is half made, or made before pyproject.toml or constraints.txt changed, is brought up to date.
 $(READY): pyproject.toml constraints.txt

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,16 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
                 for name in archive.namelist()
                 if name.endswith(".npy")
             }
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        KeyError,
+        ValueError,
+        EOFError,
+        OSError,
+        RuntimeError,
+        MemoryError,
+    ) as error:
         raise FileRefused(f"{path} is not a dpfuse {kind} file: {error}") from error
     if not isinstance(metadata, dict) or metadata.get("kind") != kind:
         raise FileRefused(f"{path} must hold a {kind}, its metadata says otherwise")

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _archive, _check
+from dpfuse.errors import FileRefused
 
 Adjacency = Literal["replace-one", "remove-one"]
 Accounting = Literal["total", "individual"]
@@ -38,10 +39,11 @@ class Guarantee:
     accounting: Accounting = "total"
 
     def __post_init__(self) -> None:
-        _check.is_positive("order", self.order)
+        object.__setattr__(self, "order", _check.is_positive("order", self.order))
         if self.order <= 1:
             raise ValueError(f"order must be > 1, got {self.order!r}; 2 is a usual choice")
-        _check.is_positive("budget", self.budget, "train with guarantee=None for the non-private floor")
+        remedy = "train with guarantee=None for the non-private floor"
+        object.__setattr__(self, "budget", _check.is_positive("budget", self.budget, remedy))
         if self.budget / self.order > 2**20:
             raise ValueError(f"budget must be at most 2^20 * order, got {self.budget!r}; it would protect nobody")
         _check.is_one_of("adjacency", self.adjacency, ("replace-one", "remove-one"))
@@ -113,13 +115,13 @@ class Trajectories:
         windows_of = self.windows_of or [Window(run, 0) for run in range(num_runs)]
         if len(windows_of) != num_runs:
             raise ValueError(f"windows_of must have one entry for each of the {num_runs} runs")
-        _check.is_positive("interval_s", self.interval_s)
         measurements = np.where(present[..., None], measurements, np.float32(0))
         for name, value in [
             ("state", state),
             ("measurements", measurements),
             ("present", present),
             ("sensors", sensors),
+            ("interval_s", _check.is_positive("interval_s", self.interval_s)),
             ("windows_of", tuple(Window(*window) for window in windows_of)),
         ]:
             object.__setattr__(self, name, value)
@@ -170,6 +172,7 @@ class Trajectories:
             gap: steps left out at each cut.
         """
         _check.is_one_of("by", by, ("time", "run"))
+        _check.is_count("gap", gap, minimum=0)
         if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(f"fractions must be three positive numbers that add up to 1, got {fractions!r}")
         total = self.num_steps if by == "time" else self.num_runs
@@ -212,7 +215,9 @@ class Trajectories:
         _check.is_count("horizon", horizon)
         if horizon > self.num_steps:
             raise ValueError(f"horizon must be at most the {self.num_steps} steps recorded, got {horizon}")
-        starts = np.arange(0, self.num_steps - horizon + 1, _check.is_count("stride", stride or horizon))
+        starts = np.arange(
+            0, self.num_steps - horizon + 1, _check.is_count("stride", horizon if stride is None else stride)
+        )
         run, start = (index.ravel() for index in np.meshgrid(np.arange(self.num_runs), starts, indexing="ij"))
         at = run[:, None], start[:, None] + np.arange(horizon)
         return replace(
@@ -271,8 +276,11 @@ class Trajectories:
     def load(cls, path: str | os.PathLike[str]) -> Trajectories:
         """Read what `save` wrote."""
         metadata, arrays = _archive.read(path, "trajectories")
-        windows_of = [Window(int(recording), int(start)) for recording, start in arrays.pop("windows_of")]
-        return cls(**arrays, interval_s=metadata["interval_s"], windows_of=windows_of)
+        try:
+            windows_of = [Window(int(recording), int(start)) for recording, start in arrays.pop("windows_of")]
+            return cls(**arrays, interval_s=metadata["interval_s"], windows_of=windows_of)
+        except (KeyError, TypeError, ValueError) as error:
+            raise FileRefused(f"{path} is not a recording that this version can read: {error}") from error
 
     @property
     def _origins(self) -> Sequence[Window]:

@@ -33,4 +33,4 @@ def main() -> None:
         app()
     except (DpfuseError, OSError, ValueError) as error:
         print(f"dpfuse: {error}", file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None

@@ -34,6 +34,8 @@ def demo(
 
     classical: the budget spread evenly. adaptive: spent on what was released so far.
     individual: as adaptive, each vehicle charged for what it adds.
+
+    Example: dpfuse demo --out out/demo
     """
     began = time.perf_counter()
     import dpfuse

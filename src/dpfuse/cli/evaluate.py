@@ -37,6 +37,8 @@ def evaluate(
 
     data = dpfuse.Trajectories.load(recording)
     test = data if whole else data.split(by=split_by.value)[2]
+    if len({path.stem for path in designs}) < len(designs):
+        raise typer.BadParameter("designs must have names of their own; rename one")
     loaded = {path.stem: dpfuse.load(path) for path in designs}
     reports = {
         name: dpfuse.evaluate(design, test, num_draws=draws, delta=delta, seed=seed) for name, design in loaded.items()

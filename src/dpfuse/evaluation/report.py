@@ -108,11 +108,14 @@ def evaluate(
         delta: for the (epsilon, delta) statement.
         seed: of the simulated noise; equal seeds pair the noise of two designs too.
     """
-    length = num_steps or design.structure.horizon or test.num_steps
+    expected, given = _widths(design), (test.state.shape[-1], test.measurements.shape[-1])
+    if given != expected:
+        raise ValueError(f"test must have the (states, channels) of the design, {expected}, got {given}")
+    length = (design.structure.horizon or test.num_steps) if num_steps is None else num_steps
     _check.is_count("num_steps", length)
     if design.structure.has_clock and length != design.structure.horizon:
         raise ValueError(f"num_steps must be the design's horizon, {design.structure.horizon}, got {length}")
-    windows = test.windows(length, stride or max(1, length // 4))
+    windows = test.windows(length, max(1, length // 4) if stride is None else stride)
     _check.is_count("num_draws", num_draws)
     errors, per_step, coverage = np.zeros(windows.num_runs), np.zeros(length), 0.0
     spent_per_step, most_spent = np.zeros(length), 0
@@ -148,6 +151,10 @@ def evaluate(
             epsilon={str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()},
         )
     return report
+
+
+def _widths(design: Design) -> tuple[int, int]:
+    return design.structure.num_states, design.structure.num_channels
 
 
 def compare(report: Report, reference: Report) -> Comparison:

@@ -37,7 +37,7 @@ def exact_spending(design: Design, windows: Windows, result: Rollout) -> Spendin
     costs = factor * (rows * rows).sum(-1)
     # A row holds one sensor after the other; each stay is an account of its own.
     stay = np.cumsum(windows.arrived, axis=0)
-    per_stay = np.zeros((int(stay.max()) + 1, costs.shape[1]), np.int64)
+    per_stay = np.zeros((int(stay.max(initial=0)) + 1, costs.shape[1]), np.int64)
     np.add.at(per_stay, (stay, np.arange(costs.shape[1])), costs)
     num_present = np.maximum(windows.present.sum(1), 1)
-    return Spending(as_loss(order, costs).sum(1) / num_present, int(per_stay.max()))
+    return Spending(as_loss(order, costs).sum(1) / num_present, int(per_stay.max(initial=0)))

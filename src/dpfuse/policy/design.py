@@ -37,6 +37,9 @@ class Design:
     interval_s: float
     training: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "interval_s", float(self.interval_s))
+
     @property
     def structure(self) -> Structure:
         return self.policy.structure
@@ -99,7 +102,9 @@ def _from_arrays(structure: Structure, arrays: dict[str, NDArray[Any]]) -> Polic
     shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
     if shapes != {name: (array.shape, array.dtype) for name, array in expected.items()}:
         raise ValueError("its arrays do not fit its structure")
-    if not all(np.isfinite(array).all() for name, array in arrays.items() if name != "constants.squared_radius"):
+    # The floor alone has no budget.
+    infinite = "" if structure.is_private else "constants.squared_radius"
+    if not all(np.isfinite(array).all() for name, array in arrays.items() if name != infinite):
         raise ValueError("its arrays must be finite")
     leaves = [jnp.asarray(arrays[name]) for name in expected]
     return cast(Policy, jax.tree.unflatten(jax.tree.structure(blank), leaves))

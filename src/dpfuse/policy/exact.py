@@ -29,7 +29,7 @@ from dpfuse.policy.step import (
     init_private,
     init_public,
 )
-from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter
+from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Charged, Mechanism, Release, from_grid
 from dpfuse.types import NOBODY
 
@@ -98,13 +98,14 @@ class ExactStep:
         """
         if self._horizon is not None and int(carry.public.step_index) >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
-        sensors, values = np.asarray(ids, np.int64), _as_floats(measurements)
+        sensors, values = as_ids(ids), _as_floats(measurements)
         expected = (self._num_rows,), (self._num_rows, self._policy.structure.num_channels)
         if (sensors.shape, values.shape) != expected:
             raise ValueError(f"ids and measurements must have shapes {expected}, got {sensors.shape}, {values.shape}")
         account = np.zeros(self._num_rows, np.float32)
         if isinstance(carry.accounts, IndividualFilter):
-            account[:] = carry.accounts.left(sensors) * ((1 - HEADROOM) / GRID**2)
+            unused = HEADROOM * self.mechanism.budget
+            account[:] = np.maximum(carry.accounts.left(sensors) - unused, 0.0) / GRID**2
         public, hidden, weight, features, contributions = self._private_part(
             carry.public, carry.hidden, account, values, sensors != NOBODY, sensors != carry.ids
         )

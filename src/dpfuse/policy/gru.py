@@ -81,8 +81,8 @@ def over_time(
 
     def step(hidden: Array, at_step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
         x, is_present, has_arrived = at_step
-        hidden = jnp.where(has_arrived, 0.0, hidden)
-        hidden = jnp.where(is_present, gru.advance(hidden, x), hidden)
+        hidden = jnp.where(has_arrived[None], 0.0, hidden)
+        hidden = jnp.where(is_present[None], gru.advance(hidden, x), hidden)
         return hidden, hidden
 
     start = jnp.zeros((gru.hidden_size, inputs.shape[-1]), inputs.dtype)
@@ -103,7 +103,7 @@ def _backward(saved: _Saved, cotangent: Float[Array, "K h columns"]) -> tuple[GR
     def step(carry: tuple[Array, GRU], at_step: tuple[Array, ...]) -> tuple[tuple[Array, GRU], None]:
         d_hidden, grads = carry
         x, is_present, has_arrived, d_output, index = at_step
-        has_arrived = has_arrived | (index == 0)
+        is_present, has_arrived = is_present[None], (has_arrived | (index == 0))[None]
         # Fetched by index: a shifted copy of all hidden states would cost a tenth of the whole gradient.
         h = jnp.where(has_arrived, 0.0, hidden[jnp.maximum(index - 1, 0)])
         reset, update, recurrent, new = gru.gates(h, x)

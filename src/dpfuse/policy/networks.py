@@ -54,7 +54,8 @@ class RecurrentFilter(eqx.Module):
     def _features(
         self, hidden: Float[Array, "*steps h rows"], present: Bool[Array, "*steps rows"]
     ) -> Float[Array, "*steps rows d"]:
-        raw = jnp.einsum("...hr,dh->...rd", hidden, self.head.weight) + _bias(self.head)
+        raw = jnp.einsum("...hr,dh->...rd", hidden, self.head.weight)
+        raw = raw + jnp.broadcast_to(_bias(self.head), raw.shape)
         return jnp.where(present[..., None], into_set(self.features, raw), 0.0)
 
 
@@ -144,4 +145,4 @@ class Estimator(eqx.Module):
 
 def _bias(layer: eqx.nn.Linear) -> Array:
     assert layer.bias is not None  # all of ours have one
-    return layer.bias
+    return layer.bias[None]

@@ -169,7 +169,7 @@ def choose_weight(policy: Policy, public: Public) -> tuple[Public, Float[Array, 
 def _share_of_rest(structure: Structure, public: Public, odds: Float[Array, " streams"]) -> Float[Array, " streams"]:
     """The even share 1 / (steps left), moved by `odds`; the last step takes all that is left."""
     assert structure.horizon is not None  # total accounting has an end
-    steps_left = jnp.maximum(structure.horizon - public.step_index, 1)
+    steps_left = jnp.maximum(structure.horizon - public.step_index, 1).astype(jnp.float32)
     if structure.policy == "constant":
         return jnp.broadcast_to(1.0 / steps_left, odds.shape)
     return odds / (odds + (steps_left - 1))
@@ -177,7 +177,8 @@ def _share_of_rest(structure: Structure, public: Public, odds: Float[Array, " st
 
 def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y"], Bool[Array, "*rows"]]:
     """What f reads of each report, in [-1, 1], and which rows have one: a non-finite report counts as absent."""
-    low, high = policy.constants.measurement_low, policy.constants.measurement_high
+    constants, shape = policy.constants, reports.measurements.shape
+    low, high = (jnp.broadcast_to(b, shape) for b in (constants.measurement_low, constants.measurement_high))
     present = jnp.logical_and(reports.present, jnp.all(jnp.isfinite(reports.measurements), axis=-1))
     measurements = jnp.where(present[..., None], jnp.clip(reports.measurements, low, high), low)
     return 2 * (measurements - low) / (high - low) - 1, present
@@ -245,7 +246,8 @@ def estimate(
         budget_left=jnp.maximum(public.budget_left - spent, 0.0),
         last=jnp.concatenate([scaled, reliability, mean, std], axis=-1),
     )
-    return public, Estimate(constants.state_mean + constants.state_std * mean, constants.state_std * std)
+    state_mean, state_std = constants.state_mean[None], constants.state_std[None]
+    return public, Estimate(state_mean + state_std * mean, state_std * std)
 
 
 def _clock(policy: Policy, public: Public) -> Float[Array, "streams 2"]:

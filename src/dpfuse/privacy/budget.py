@@ -56,7 +56,7 @@ def check_exact(budget: int, dimension: int) -> None:
 
 def counts_once(ids: ArrayLike) -> NDArray[np.bool_]:
     """Which rows count, shape (m,): the first one of each id, and none of a negative id (nobody)."""
-    sensors = _as_ids(ids)
+    sensors = as_ids(ids)
     is_first = np.zeros(sensors.shape, bool)
     is_first[np.unique(sensors, return_index=True)[1]] = True
     return is_first & (sensors > NOBODY)
@@ -153,7 +153,7 @@ class IndividualFilter:
 
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
-        return np.array([self._budget - self._spent.get(i, 0) for i in _as_ids(ids).tolist()], np.int64)
+        return np.array([self._budget - self._spent.get(i, 0) for i in as_ids(ids).tolist()], np.int64)
 
     def accounts(self) -> dict[int, int]:
         """What each id has spent, to store in a ledger. Private: never publish it."""
@@ -166,7 +166,7 @@ class IndividualFilter:
             ids: of the sensors, shape (m,).
             contributions: in whole grid steps, shape (m, d).
         """
-        sensors, rows = _as_ids(ids), _as_rows(contributions)
+        sensors, rows = as_ids(ids), _as_rows(contributions)
         if len(sensors) != len(rows):
             raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
         check_exact(self._budget, rows.shape[1])
@@ -192,7 +192,7 @@ def clear_rows(rows: Integers, keep: NDArray[np.bool_]) -> Integers:
     return np.where(keep[..., None], rows, np.int64(0))
 
 
-def _as_ids(ids: ArrayLike) -> Integers:
+def as_ids(ids: ArrayLike) -> Integers:
     return _as_integers("ids", ids, "(m,)", 1)
 
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 from numpy.typing import NDArray
 
@@ -85,6 +85,9 @@ def fit(
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
     validate = _make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
+    # Where the update leaves them: else its second call would compile it anew.
+    everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
+    networks, constants, train_state, keys = jax.device_put((networks, constants, train_state, keys), everywhere)
     best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
     history, looks_since = [], 0
     for number in range(1, optimisation.num_updates + 1):
@@ -92,12 +95,12 @@ def fit(
         networks, train_state, value = update(networks, train_state, constants, sampler.draw(), step_keys)
         if number % optimisation.validate_every and number != optimisation.num_updates:
             continue
-        if not np.isfinite(value).all():
+        errors = np.asarray(validate(networks, constants))
+        if not (np.isfinite(value) & np.isfinite(errors)).all():
             raise TrainingDiverged(
-                f"the training loss is not finite after {number} updates; lower learning_rate "
+                f"the loss is not finite after {number} updates; lower learning_rate "
                 f"({optimisation.learning_rate}) or look for extreme values in the training data"
             )
-        errors = np.asarray(validate(networks, constants))
         history.append(errors)
         is_better = errors.mean(1) < best.mean(1)
         best = np.where(is_better[:, None], errors, best)
