@@ -11,7 +11,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench docs lock clean
+.PHONY: help demo test test-slow check bench results docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
@@ -42,6 +43,11 @@ check: $(READY)
 
 bench: $(READY)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+results: demo bench
+	cp out/demo/report.json benchmarks/results/demo.json
+	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
+	$(BIN)/python docs/results.py
 
 docs: $(READY)
 	$(BIN)/python docs/transcripts.py

@@ -27,6 +27,13 @@ settings.load_profile("dpfuse")
 ACCOUNTINGS = ("total", "individual")
 ADJACENCIES = ("replace-one", "remove-one")
 CASES = list(itertools.product(ACCOUNTINGS, ADJACENCIES, FEATURE_SETS))
+# Two of each kind of accounting and, between them, every adjacency and feature set.
+SOME_CASES = [
+    ("total", "remove-one", "ball"),
+    ("total", "replace-one", "box"),
+    ("individual", "replace-one", "ball"),
+    ("individual", "remove-one", "orthant"),
+]
 
 SMALL = dpfuse.Architecture(filter_size=4, fusion_size=4, estimator_size=8)
 BRIEF = dpfuse.Optimisation(
@@ -39,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_compilation_cache_dir", str(config.cache.mkdir("jax")))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache")
+    assert jax.local_device_count() == 2  # from here on nothing changes the devices, `use_all_cores` neither
 
 
 def promise(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:

@@ -18,9 +18,7 @@ app.command()(account)
 
 
 def run(*arguments, width="110"):
-    return CliRunner().invoke(
-        app, arguments, env={"COLUMNS": width, "TERMINAL_WIDTH": width, "NO_COLOR": "1"}
-    )
+    return CliRunner().invoke(app, arguments, env={"COLUMNS": width, "TERMINAL_WIDTH": width, "NO_COLOR": "1"})
 
 
 def test_json_holds_every_figure():
@@ -93,7 +91,5 @@ def test_misuse_exits_with_2_and_says_why(arguments, message):
 def test_importing_the_command_loads_nothing_slow():
     slow = ("dp_accounting", "opendp", "jax")
     code = f"import sys, dpfuse.cli.account; print([name for name in {slow} if name in sys.modules])"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

@@ -41,9 +41,7 @@ def spend_step(accounts, contributions):
     if not contributions:
         return {}
     admitted = accounts.spend(list(contributions), list(contributions.values()))
-    return {
-        sensor: tuple(row) for sensor, row in zip(contributions, admitted.contributions.tolist(), strict=True)
-    }
+    return {sensor: tuple(row) for sensor, row in zip(contributions, admitted.contributions.tolist(), strict=True)}
 
 
 class TestBudget:
@@ -190,9 +188,7 @@ class TestIndividual:
     def test_accounts_survive_being_stored(self):
         accounts = IndividualFilter(100, 2)
         accounts.spend([1, 2**62], [[3], [7]])
-        again = IndividualFilter(
-            100, 2, {np.int64(i): np.int64(spent) for i, spent in accounts.accounts().items()}
-        )
+        again = IndividualFilter(100, 2, {np.int64(i): np.int64(spent) for i, spent in accounts.accounts().items()})
         assert again.accounts() == accounts.accounts() == {1: 18, 2**62: 98}
         assert again.spend([2**62], [[2]]).contributions.tolist() == [[0]]
         assert all(type(number) is int for pair in again.accounts().items() for number in pair)

@@ -192,9 +192,7 @@ class TestBudgetFor:
         assert gdp_epsilon(2.0, budget, 1e-5, 10**6) <= 3.0
 
     def test_says_where_no_budget_will_do(self):
-        with pytest.raises(
-            ValueError, match="epsilon must be larger.*order 2.0.*'mironov', got 3.0; raise the"
-        ):
+        with pytest.raises(ValueError, match="epsilon must be larger.*order 2.0.*'mironov', got 3.0; raise the"):
             budget_for(3.0, 1e-5, 2.0, "mironov")
 
     def test_stops_at_the_largest_budget_of_a_guarantee(self):

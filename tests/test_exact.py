@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conftest import CASES, busy_data, departing, make_design, with_networks
+from conftest import CASES, SOME_CASES, busy_data, departing, make_design, with_networks
 from dpfuse.policy import ExactStep, rollout
 from dpfuse.policy.rollout import cut
 from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, TotalFilter, from_grid, release
@@ -341,7 +341,7 @@ class TestBudgets:
 
 
 class TestAgainstTheRollout:
-    @pytest.mark.parametrize("case", CASES)
+    @pytest.mark.parametrize("case", SOME_CASES)
     def test_integers_follow_the_floats_to_quantisation(self, designs, case, monkeypatch):
         """The same noise on both paths gives the same weights, sums and estimates, also when accounts run dry."""
         design, data = designs[case], busy_data(num_runs=1, num_steps=6, num_slots=8, seed=3)

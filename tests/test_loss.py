@@ -135,9 +135,7 @@ class TestPathwise:
 
     def add(self, accounts, wanted):
         affordable = math.isqrt(int(accounts.left([7])[0]) // accounts.factor)
-        return int(
-            accounts.spend([7], [[np.sign(wanted) * min(abs(wanted), affordable)]]).contributions[0, 0]
-        )
+        return int(accounts.spend([7], [[np.sign(wanted) * min(abs(wanted), affordable)]]).contributions[0, 0])
 
     def contributions(self, data, factor):
         """What a sensor adds in step 1, and in step 2 for each first release."""
@@ -153,9 +151,7 @@ class TestPathwise:
         (one, ones), (other, others) = self.contributions(data, factor), self.contributions(others, factor)
         p, q = (log_weights(self.RELEASES, mean, self.SIGMA) for mean in (one, other))
         inner = [divergence_of_move(self.ORDER, a - b, self.SIGMA) for a, b in zip(ones, others, strict=True)]
-        outer = np.logaddexp.reduce(
-            self.ORDER * p + (1 - self.ORDER) * q + (self.ORDER - 1) * np.array(inner)
-        )
+        outer = np.logaddexp.reduce(self.ORDER * p + (1 - self.ORDER) * q + (self.ORDER - 1) * np.array(inner))
         return outer / (self.ORDER - 1)
 
     def worst(self, data, others, factor):

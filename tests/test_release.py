@@ -109,9 +109,7 @@ class TestGrid:
         assert (to_grid(values) == to_grid(values.astype(np.float64))).all()
         assert to_grid(np.float32([1 / 3])) == math.trunc(float(np.float32(1 / 3)) * GRID)
 
-    @pytest.mark.parametrize(
-        "values", ["secret", [["secret"]], [[1j]], [[None]], [[True]], 0.25, [[1.0], [2.0, 3.0]]]
-    )
+    @pytest.mark.parametrize("values", ["secret", [["secret"]], [[1j]], [[None]], [[True]], 0.25, [[1.0], [2.0, 3.0]]])
     def test_refuses_what_is_no_array_of_numbers_without_showing_it(self, values):
         with pytest.raises((TypeError, ValueError), match="values must") as caught:
             to_grid(values)
@@ -363,9 +361,7 @@ class TestDraw:
             "is_child and os._exit(0)\n"
             "os.wait()\n"
         )
-        out = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
-        )
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
         draws = out.stdout.split("\n")[:2]
         assert len(set(draws)) == len(draws) == 2
 

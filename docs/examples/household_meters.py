@@ -86,8 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     step = dpfuse.ExactStep(designs["individual"], num_rows=METERS)
     carry = step.init()
-    reported = np.where(test.present[0, 0, :, None], test.measurements[0, 0], np.nan)
-    carry, charged = step.contribute(carry, test.sensors[0, 0], reported)
+    carry, charged = step.contribute(carry, test.sensors[0, 0], test.measurements[0, 0], test.present[0, 0])
     released = step.release(charged)
     carry, estimate = step.estimate(carry, released)
     print(f"\nThe first minute: load {estimate.mean[0, 0]:.0f} kW, of which cars {estimate.mean[0, 1]:.0f} kW.")

@@ -22,9 +22,9 @@ EXPLAINED = {
 
 CHANCE_EXPLAINED = (
     "The chance is that of the best observer there can be, who sees every release, knows all other sensors' "
-    "data and holds it, before looking, as likely as not that one given vehicle was there: 50% is guessing, "
-    "100% is knowing. Below about 60% a vehicle is well hidden, above 85% hardly. Try first the largest "
-    "budget whose chance you would defend to the person in the vehicle."
+    "data and holds it, before looking, as likely as not that one given sensor was there: 50% is guessing, "
+    "100% is knowing. Below about 60% a sensor is well hidden, above 85% hardly. Try first the largest "
+    "budget whose chance you would defend to the person behind it."
 )
 
 

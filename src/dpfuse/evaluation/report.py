@@ -15,7 +15,7 @@ from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy.design import Design
 from dpfuse.privacy.budget import as_loss, squared_steps
-from dpfuse.privacy.conversion import epsilons
+from dpfuse.privacy.conversion import epsilons, gdp_epsilon
 from dpfuse.types import Guarantee, Trajectories
 
 # The shortest stretch of time that counts as one independent piece of evidence.
@@ -148,9 +148,15 @@ def evaluate(
             budget_per_step=spent_per_step,
             budget_spent_max=as_loss(guarantee.order, most_spent),
             within_budget=most_spent <= squared_steps(guarantee),
-            epsilon={str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()},
+            epsilon=_epsilon(guarantee, delta, coordinates=length * design.structure.dimension),
         )
     return report
+
+
+def _epsilon(guarantee: Guarantee, delta: float, coordinates: int) -> dict[str, float]:
+    """Epsilon by each conversion, the Gaussian curve with what discrete noise costs in that many coordinates."""
+    figures = {str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()}
+    return figures | {"gdp": gdp_epsilon(guarantee.order, guarantee.budget, delta, coordinates)}
 
 
 def _widths(design: Design) -> tuple[int, int]:

@@ -89,12 +89,15 @@ class ExactStep:
         public = init_public(self._policy, 1)
         return Carry(np.full(self._num_rows, NOBODY), hidden, public, self.mechanism.open_accounts())
 
-    def contribute(self, carry: Carry, ids: ArrayLike, measurements: ArrayLike) -> tuple[Carry, Charged]:
+    def contribute(
+        self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
+    ) -> tuple[Carry, Charged]:
         """The private part: the step is paid for, and no noise is drawn yet.
 
         Args:
             ids: of the sensors, shape (rows,), `NOBODY` for none; a sensor stays in its row.
             measurements: shape (rows, n_y); non-finite means no report.
+            present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
         if self._horizon is not None and int(carry.public.step_index) >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
@@ -106,8 +109,9 @@ class ExactStep:
         if isinstance(carry.accounts, IndividualFilter):
             unused = HEADROOM * self.mechanism.budget
             account[:] = np.maximum(carry.accounts.left(sensors) - unused, 0.0) / GRID**2
+        has_report = np.broadcast_to(np.asarray(present, bool), sensors.shape) & (sensors != NOBODY)
         public, hidden, weight, features, contributions = self._private_part(
-            carry.public, carry.hidden, account, values, sensors != NOBODY, sensors != carry.ids
+            carry.public, carry.hidden, account, values, has_report, sensors != carry.ids
         )
         is_total = isinstance(carry.accounts, TotalFilter)
         proposed = np.asarray(features if is_total else contributions)
