@@ -231,7 +231,7 @@ class TestRefusals:
 class TestSampling:
     def test_batches_are_stretches_of_the_recording_in_one_shape(self):
         data = busy_data(num_runs=2, num_steps=20, num_slots=4)
-        sampler = Sampler(data, window=5, batch_size=6, num_shards=2, seed=0)
+        sampler = Sampler(data, window=5, batch_size=6, num_devices=2, seed=0)
         batches = [sampler.draw() for _ in range(5)]
         assert len({leaf.shape for batch in batches for leaf in [batch.measurements]}) == 1
         stretches = {data.state[run, start : start + 5].tobytes() for run in range(2) for start in range(16)}

@@ -31,6 +31,6 @@ def main() -> None:
 
     try:
         app()
-    except (DpfuseError, OSError, ValueError) as error:
+    except (DpfuseError, OSError, TypeError, ValueError) as error:
         print(f"dpfuse: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ValueError) else 1) from None
+        raise SystemExit(2 if isinstance(error, TypeError | ValueError) else 1) from None

@@ -37,6 +37,8 @@ def demo(
 
     Example: dpfuse demo --out out/demo
     """
+    if out.is_dir() and any(out.iterdir()) and not (out / "report.json").exists():
+        raise typer.BadParameter(f"{out} holds other things than a demo; give another --out")
     began = time.perf_counter()
     import dpfuse
     from dpfuse.evaluation.text import promise, to_text

@@ -43,10 +43,15 @@ class SplitBy(StrEnum):
 
 def train(
     recording: Annotated[Path, typer.Argument(help="A recording, see `dpfuse simulate` and `Trajectories.save`.")],
-    budget: Annotated[float, typer.Option(help="The Rényi budget B of the promise; `dpfuse account` explains it.")],
+    budget: Annotated[
+        float | None, typer.Option(help="The Rényi budget B of the promise; `dpfuse account` explains it.")
+    ] = None,
     adjacency: Annotated[
-        Adjacency, typer.Option(help="remove-one: a sensor is there or not; replace-one: its data is another's.")
-    ],
+        Adjacency | None, typer.Option(help="remove-one: a sensor is there or not; replace-one: its data is another's.")
+    ] = None,
+    non_private: Annotated[
+        bool, typer.Option("--non-private", help="No promise and no noise: a floor to compare with, not to release.")
+    ] = False,
     order: Annotated[float, typer.Option(help="The Rényi order alpha of the promise.")] = 2.0,
     accounting: Annotated[
         Accounting, typer.Option(help="One budget for the stream, or one for each sensor.")
@@ -73,14 +78,19 @@ def train(
     Example: dpfuse train road.dpfuse-data --budget 0.5 --adjacency remove-one --horizon 100
     """
     refuse_overwrite(out, force)
+    if non_private == (budget is not None) or (budget is not None and adjacency is None):
+        raise typer.BadParameter("give --budget and --adjacency, or --non-private alone")
     import dpfuse
 
     dpfuse.use_all_cores()
     training, validation, _ = dpfuse.Trajectories.load(recording).split(by=split_by.value)
+    guarantee = None
+    if budget is not None and adjacency is not None:
+        guarantee = dpfuse.Guarantee(order=order, budget=budget, adjacency=adjacency.value, accounting=accounting.value)
     design = dpfuse.train(
         training,
         validation,
-        dpfuse.Guarantee(order=order, budget=budget, adjacency=adjacency.value, accounting=accounting.value),
+        guarantee,
         policy=policy.value,
         horizon=horizon,
         stationary=stationary,

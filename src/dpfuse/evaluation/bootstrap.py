@@ -11,6 +11,9 @@ from dpfuse.types import Trajectories
 
 _NUM_RESAMPLES = 4000
 
+MIN_BLOCKS = 8
+"""With fewer blocks a percentile interval is far too narrow."""
+
 
 def blocks_of(data: Trajectories, block_steps: int) -> NDArray[np.int64]:
     """The number of the block that each run belongs to, shape (N,).
@@ -30,21 +33,25 @@ def block_interval(
     *,
     level: float = 0.95,
     seed: int = 0,
-) -> tuple[float, float]:
+) -> NDArray[np.float64] | None:
     """A percentile interval for a function of means, by drawing blocks with replacement.
 
     Args:
         values: one row a window, shape (N, columns).
         blocks: the block of each window.
-        statistic: of the resampled column means, shape (resamples, columns), to (resamples,).
+        statistic: of the resampled column means, shape (resamples, columns), to (resamples, ...).
+
+    Returns:
+        Low and high end, shape (2, ...); None where there are too few blocks to speak of an interval.
     """
     num_blocks = int(blocks.max()) + 1
-    if num_blocks < 2:
-        raise ValueError("an interval needs at least two blocks; use a longer test recording or shorter blocks")
+    if num_blocks < MIN_BLOCKS:
+        return None
     sums = np.zeros((num_blocks, values.shape[1]))
     np.add.at(sums, blocks, values)
     sizes = np.bincount(blocks, minlength=num_blocks)
-    drawn = np.random.default_rng(seed).integers(num_blocks, size=(_NUM_RESAMPLES, num_blocks))
-    means = sums[drawn].sum(1) / sizes[drawn].sum(1)[:, None]
-    low, high = np.quantile(statistic(means), [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+    # How often each block is drawn, in every resample.
+    rng = np.random.default_rng(seed)
+    counts = rng.multinomial(num_blocks, np.full(num_blocks, 1 / num_blocks), size=_NUM_RESAMPLES)
+    means = (counts @ sums) / (counts @ sizes)[:, None]
+    return np.quantile(statistic(means), [(1 - level) / 2, (1 + level) / 2], axis=0)

@@ -91,11 +91,13 @@ def plot_budget(reports: Mapping[str, Report]) -> Figure:
 
 
 def plot_error(reports: Mapping[str, Report]) -> Figure:
-    """Squared error of each step."""
+    """Squared error of each step, with its 95% interval."""
     figure, (axis,) = _subplots(1, height=3.6)
     for (name, report), colour in zip(reports.items(), _COLOURS, strict=False):
         seconds = report.interval_s * np.arange(1, len(report.mse_per_step) + 1)
-        axis.semilogy(seconds, report.mse_per_step, color=colour, label=f"{name} ({report.mse:.0f})")
+        axis.semilogy(seconds, report.mse_per_step, color=colour, label=f"{name} ({report.mse:.4g})")
+        if report.ci95_per_step is not None:
+            axis.fill_between(seconds, *report.ci95_per_step, color=colour, alpha=0.15, linewidth=0)
     axis.set(xlabel="time [s]", ylabel="squared error")
     axis.legend(frameon=False)
     return figure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -16,10 +16,10 @@ from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy.design import Design
 from dpfuse.privacy.budget import as_loss, squared_steps
 from dpfuse.privacy.conversion import epsilons, gdp_epsilon
-from dpfuse.types import Guarantee, Trajectories
+from dpfuse.types import Guarantee, Trajectories, Window
 
-# The shortest stretch of time that counts as one independent piece of evidence.
-_BLOCK_S = 60.0
+# The shortest stretch of time that counts as one piece of evidence: a stop-and-go wave lasts two to three minutes.
+_BLOCK_S = 180.0
 _Z95 = 1.959964
 
 
@@ -29,8 +29,8 @@ class Report:
 
     Attributes:
         mse: squared error of the estimate, averaged over steps, windows and coordinates of the state.
-        ci95: its 95% interval, by block bootstrap over time.
-        mse_per_step: shape (K,).
+        ci95: its 95% interval, by block bootstrap over time; None where the test data is too short for one.
+        mse_per_step: shape (K,); `ci95_per_step`: shape (2, K), likewise.
         coverage: how often the truth was within the estimator's own 95% interval.
         prior_mse: error of the best constant, the state's mean in training.
         budget_per_step: Rényi loss of each step, shape (K,), see `Spending`; None without a guarantee.
@@ -38,7 +38,10 @@ class Report:
         within_budget: whether that is at most the budget, decided in integers.
         guarantee: what was promised.
         epsilon: the promise as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
-        window_errors: squared error of each window; `blocks`: which windows are one piece of evidence.
+        window_errors: squared error of each window; `windows_of`: where each was cut from; `blocks`: which of them are
+            one piece of evidence.
+
+    A report on private recordings is itself private: errors, coverage and individual spending depend on them.
     """
 
     mse: float
@@ -48,6 +51,7 @@ class Report:
     guarantee: Guarantee | None
     interval_s: float
     ci95: tuple[float, float] | None = None
+    ci95_per_step: NDArray[np.float64] | None = None
     budget_per_step: NDArray[np.float64] | None = None
     budget_spent_max: float | None = None
     within_budget: bool | None = None
@@ -55,6 +59,7 @@ class Report:
     delta: float = 1e-5
     window_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    windows_of: Sequence[Window] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single windows, as JSON takes it."""
@@ -62,6 +67,7 @@ class Report:
             "mse": self.mse,
             "ci95": self.ci95,
             "mse_per_step": self.mse_per_step.tolist(),
+            "ci95_per_step": None if self.ci95_per_step is None else self.ci95_per_step.tolist(),
             "coverage": self.coverage,
             "prior_mse": self.prior_mse,
             "guarantee": self.guarantee.to_dict() if self.guarantee else None,
@@ -79,14 +85,15 @@ class Comparison(NamedTuple):
     """One design against another on the same windows: ratio of errors below 1 is better.
 
     Attributes:
-        ratio: error of the first over error of the second; `ci95`: its paired 95% interval.
-        difference: of the errors; `difference_ci95`: its paired 95% interval.
+        ratio: error of the first over error of the second; `ci95`: its paired 95% interval, None where the test data
+            is too short for one.
+        difference: of the errors; `difference_ci95`: likewise.
     """
 
     ratio: float
-    ci95: tuple[float, float]
+    ci95: tuple[float, float] | None
     difference: float
-    difference_ci95: tuple[float, float]
+    difference_ci95: tuple[float, float] | None
 
 
 def evaluate(
@@ -113,42 +120,44 @@ def evaluate(
         raise ValueError(f"test must have the (states, channels) of the design, {expected}, got {given}")
     length = (design.structure.horizon or test.num_steps) if num_steps is None else num_steps
     _check.is_count("num_steps", length)
-    if design.structure.has_clock and length != design.structure.horizon:
-        raise ValueError(f"num_steps must be the design's horizon, {design.structure.horizon}, got {length}")
+    horizon = design.structure.horizon
+    if horizon is not None and (length > horizon or (design.structure.has_clock and length != horizon)):
+        raise ValueError(f"num_steps must be the design's horizon, {horizon}, got {length}")
     windows = test.windows(length, max(1, length // 4) if stride is None else stride)
     _check.is_count("num_draws", num_draws)
-    errors, per_step, coverage = np.zeros(windows.num_runs), np.zeros(length), 0.0
+    errors, coverage = np.zeros((windows.num_runs, length)), 0.0
     spent_per_step, most_spent = np.zeros(length), 0
     for numbers, real, result in simulate_windows(design, windows, num_draws=num_draws, seed=seed):
         squared = (result.mean - real.state).astype(np.float64) ** 2
         share = len(numbers) / (windows.num_runs * num_draws)
-        errors[numbers] += squared.mean(axis=(0, 2)) / num_draws
-        per_step += share * squared.mean(axis=(1, 2))
+        errors[numbers] += squared.mean(axis=2).T / num_draws
         coverage += share * float(np.mean(squared <= (_Z95 * result.std) ** 2))
         if design.guarantee:
             spending = exact_spending(design, real, result)
             spent_per_step += share * spending.per_step
             most_spent = max(most_spent, spending.largest)
+    blocks = blocks_of(windows, max(2 * length, round(_BLOCK_S / test.interval_s)))
     report = Report(
         mse=float(errors.mean()),
-        mse_per_step=per_step,
+        ci95=_pair(block_interval(errors.mean(1, keepdims=True), blocks, lambda means: means[:, 0])),
+        mse_per_step=errors.mean(0),
+        ci95_per_step=block_interval(errors, blocks, lambda means: means),
         coverage=coverage,
         prior_mse=float(np.mean((windows.state - np.asarray(design.policy.constants.state_mean)) ** 2)),
         guarantee=design.guarantee,
         interval_s=test.interval_s,
         delta=delta,
-        window_errors=errors,
-        blocks=blocks_of(windows, max(2 * length, round(_BLOCK_S / test.interval_s))),
+        window_errors=errors.mean(1),
+        blocks=blocks,
+        windows_of=windows.windows_of or (),
     )
-    if report.blocks.max() > 0:
-        report = replace(report, ci95=block_interval(errors[:, None], report.blocks, lambda means: means[:, 0]))
     if guarantee := design.guarantee:
         report = replace(
             report,
             budget_per_step=spent_per_step,
             budget_spent_max=as_loss(guarantee.order, most_spent),
             within_budget=most_spent <= squared_steps(guarantee),
-            epsilon=_epsilon(guarantee, delta, coordinates=length * design.structure.dimension),
+            epsilon=_epsilon(guarantee, delta, (horizon or length) * design.structure.dimension),
         )
     return report
 
@@ -165,12 +174,16 @@ def _widths(design: Design) -> tuple[int, int]:
 
 def compare(report: Report, reference: Report) -> Comparison:
     """The report's errors against the reference's, paired window by window."""
-    if report.window_errors.shape != reference.window_errors.shape:
+    if tuple(report.windows_of) != tuple(reference.windows_of) or len(report.blocks) != len(reference.blocks):
         raise ValueError("the two reports must come from the same windows; evaluate both on the same test data")
     pairs = np.stack([report.window_errors, reference.window_errors], axis=1)
     return Comparison(
         ratio=report.mse / reference.mse,
-        ci95=block_interval(pairs, report.blocks, lambda m: m[:, 0] / m[:, 1]),
+        ci95=_pair(block_interval(pairs, report.blocks, lambda means: means[:, 0] / means[:, 1])),
         difference=report.mse - reference.mse,
-        difference_ci95=block_interval(pairs, report.blocks, lambda m: m[:, 0] - m[:, 1]),
+        difference_ci95=_pair(block_interval(pairs, report.blocks, lambda means: means[:, 0] - means[:, 1])),
     )
+
+
+def _pair(interval: NDArray[np.float64] | None) -> tuple[float, float] | None:
+    return None if interval is None else (float(interval[0]), float(interval[1]))

@@ -14,7 +14,7 @@ from dpfuse.privacy.release import to_grid
 
 
 class Spending(NamedTuple):
-    """In all, private unless the data is nobody's.
+    """What was debited; as private as the recordings that it was debited for.
 
     Attributes:
         per_step: Rényi loss of each step, shape (K,): of a window (total) or a sensor that is present (individual),

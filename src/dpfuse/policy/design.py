@@ -16,6 +16,7 @@ from dpfuse import _archive
 from dpfuse.errors import FileRefused
 from dpfuse.policy.step import Constants, Policy, make_policy
 from dpfuse.policy.structure import Structure
+from dpfuse.privacy.loss import charge_factor
 from dpfuse.types import Guarantee
 
 _VERSION = 1
@@ -39,6 +40,16 @@ class Design:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "interval_s", float(self.interval_s))
+        structure, guarantee = self.structure, self.guarantee
+        if (guarantee is None) == structure.is_private:
+            raise ValueError("a design must have a guarantee if its features are bounded, and only then")
+        if guarantee is None or structure.features == "unbounded":
+            return
+        factor = charge_factor(structure.features, structure.dimension, guarantee.adjacency, guarantee.accounting)
+        if (structure.accounting, structure.charge_factor) != (guarantee.accounting, factor):
+            raise ValueError(f"a design for {guarantee} must have its accounting and charge factor {factor}")
+        if np.float32(self.policy.constants.squared_radius) != np.float32(float(guarantee.squared_radius)):
+            raise ValueError(f"a design for {guarantee} must have its squared radius {float(guarantee.squared_radius)}")
 
     @property
     def structure(self) -> Structure:

@@ -8,7 +8,7 @@ estimator reads the integers that were released.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,6 +33,8 @@ from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Charged, Mechanism, Release, from_grid
 from dpfuse.types import NOBODY
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 def compute_inline() -> None:
     """Let JAX compute on the calling thread: a live step then waits for no other thread and takes half as long.
@@ -46,12 +48,14 @@ class Carry(NamedTuple):
     """What a stream remembers from step to step; only `public` may ever be shown.
 
     Attributes:
+        num_released: steps that were charged so far.
         ids: the sensor in each row, shape (rows,).
         hidden: the recurrent filter's memory, shape (rows, h).
         public: what anybody could compute from the releases.
         accounts: budgets in integers, debited in place.
     """
 
+    num_released: int
     ids: NDArray[np.int64]
     hidden: jax.Array
     public: Public
@@ -83,11 +87,11 @@ class ExactStep:
         self._private_part = jax.jit(partial(_private_part, design.policy))
         self._public_part = jax.jit(partial(estimate, design.policy))
 
-    def init(self) -> Carry:
-        """A stream from which nothing was released."""
+    def init(self, accounts: TotalFilter | IndividualFilter | None = None) -> Carry:
+        """A stream from which nothing was released; accounts of its own, or given: shared, or from a ledger."""
         hidden = init_private(self._policy, self._num_rows).hidden
         public = init_public(self._policy, 1)
-        return Carry(np.full(self._num_rows, NOBODY), hidden, public, self.mechanism.open_accounts())
+        return Carry(0, np.full(self._num_rows, NOBODY), hidden, public, accounts or self.mechanism.open_accounts())
 
     def contribute(
         self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
@@ -95,28 +99,28 @@ class ExactStep:
         """The private part: the step is paid for, and no noise is drawn yet.
 
         Args:
-            ids: of the sensors, shape (rows,), `NOBODY` for none; a sensor stays in its row.
-            measurements: shape (rows, n_y); non-finite means no report.
+            ids: of the sensors, shape (rows,), `NOBODY` for none, in any order. One that is not among them loses its
+                memory, not its account; one that is silent for a while is listed, and not present.
+            measurements: shape (rows, n_y). A row that is not finite, or not numbers, is no report; a finite value is
+                clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
-        if self._horizon is not None and int(carry.public.step_index) >= self._horizon:
+        if self._horizon is not None and carry.num_released >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
-        sensors, values = as_ids(ids), _as_floats(measurements)
-        expected = (self._num_rows,), (self._num_rows, self._policy.structure.num_channels)
-        if (sensors.shape, values.shape) != expected:
-            raise ValueError(f"ids and measurements must have shapes {expected}, got {sensors.shape}, {values.shape}")
+        sensors = as_ids(ids)
+        if sensors.shape != (self._num_rows,):
+            raise ValueError(f"ids must have shape ({self._num_rows},), got {sensors.shape}")
+        values = as_measurements(measurements, (self._num_rows, self._policy.structure.num_channels))
         account = np.zeros(self._num_rows, np.float32)
         if isinstance(carry.accounts, IndividualFilter):
             unused = HEADROOM * self.mechanism.budget
             account[:] = np.maximum(carry.accounts.left(sensors) - unused, 0.0) / GRID**2
         has_report = np.broadcast_to(np.asarray(present, bool), sensors.shape) & (sensors != NOBODY)
-        public, hidden, weight, features, contributions = self._private_part(
-            carry.public, carry.hidden, account, values, has_report, sensors != carry.ids
+        public, hidden, weight, proposed = self._private_part(
+            carry.public, carry.hidden, account, values, has_report, _rows_of(sensors, carry.ids)
         )
-        is_total = isinstance(carry.accounts, TotalFilter)
-        proposed = np.asarray(features if is_total else contributions)
-        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, proposed)
-        return Carry(sensors, hidden, public, carry.accounts), charged
+        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
+        return Carry(carry.num_released + 1, sensors, hidden, public, carry.accounts), charged
 
     def release(self, charged: Charged) -> Release:
         """Z_k: what may leave the building."""
@@ -130,13 +134,41 @@ class ExactStep:
         return carry._replace(public=public), result
 
 
-def _as_floats(measurements: ArrayLike) -> NDArray[np.float32]:
-    """The measurements as float32, 1e308 as inf; no message shows them."""
+def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float32]:
+    """The reports as float32: a row that is not numbers, or of another length, becomes NaN, and no other row does.
+
+    Finite values too large for float32 stay finite, to be clipped to the design's range. No message shows a value.
+    """
     try:
-        with np.errstate(over="ignore"):
-            return np.asarray(measurements, np.float32)
+        values = np.asarray(reported, np.float64)
     except (TypeError, ValueError, OverflowError):
-        raise TypeError("measurements must be an array of numbers, shape (rows, n_y)") from None
+        values = _row_by_row(reported, shape)
+    if values.shape != shape:
+        values = _row_by_row(reported, shape)
+    return np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), np.nan).astype(np.float32)
+
+
+def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+    if not hasattr(reported, "__len__") or len(reported) != shape[0]:
+        raise ValueError(f"measurements must have {shape[0]} rows, one for each id; use NaN for those without a report")
+    values = np.full(shape, np.nan)
+    for row, report in enumerate(reported):
+        try:
+            number = np.asarray(report, np.float64)
+        except (TypeError, ValueError, OverflowError):
+            continue
+        if number.shape == shape[1:]:
+            values[row] = number
+    return values
+
+
+def _rows_of(sensors: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The row in which each sensor was one step before, shape (rows,); -1 for one that was not there."""
+    if np.array_equal(sensors, before):
+        return np.where(sensors == NOBODY, -1, np.arange(len(sensors))).astype(np.int32)
+    # The first row of an id is the one that counts.
+    row_of = {sensor: row for row, sensor in reversed(list(enumerate(before.tolist()))) if sensor != NOBODY}
+    return np.array([row_of.get(sensor, -1) for sensor in sensors.tolist()], np.int32)
 
 
 def _private_part(
@@ -146,9 +178,12 @@ def _private_part(
     account: jax.Array,
     measurements: jax.Array,
     present: jax.Array,
-    arrived: jax.Array,
-) -> tuple[Public, jax.Array, jax.Array, jax.Array, jax.Array]:
-    reports = Reports(measurements, present, arrived, jnp.zeros(present.shape, jnp.int32))
+    row_before: jax.Array,
+) -> tuple[Public, jax.Array, jax.Array, jax.Array]:
+    """Memory moves with its sensor; what is charged for is the features (total) or the contributions (individual)."""
+    reports = Reports(measurements, present, row_before < 0, jnp.zeros(present.shape, jnp.int32))
     public, weight = choose_weight(policy, public)
-    private, contributions, features = contribute(policy, Private(hidden, account), reports, weight)
-    return public, private.hidden, weight, features, contributions
+    own_hidden = hidden[jnp.maximum(row_before, 0)]
+    private, contributions, features = contribute(policy, Private(own_hidden, account), reports, weight)
+    proposed = features if policy.structure.accounting == "total" else contributions
+    return public, private.hidden, weight, proposed

@@ -71,7 +71,7 @@ class AffineFilter(eqx.Module):
         return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
 
 
-def into_set(features: AnyFeatures, raw: Float[Array, "rows d"]) -> Float[Array, "rows d"]:
+def into_set(features: AnyFeatures, raw: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:
     """The rows carried smoothly into the feature set."""
     if features == "unbounded":
         return raw

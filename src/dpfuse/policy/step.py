@@ -68,7 +68,8 @@ class Reports(NamedTuple):
     Attributes:
         measurements: shape (rows, n_y).
         present: whether the row holds a report.
-        arrived: whether the row's sensor is a new one, that starts with fresh memory and account.
+        arrived: whether the row's sensor is a new one, that starts with fresh memory. Its account is opened apart, by
+            `open_accounts` in a simulation and by the ledger in a live centre, where accounts outlast a visit.
         stream: the stream that the row belongs to; rows of no stream have a number past the last.
     """
 

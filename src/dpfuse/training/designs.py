@@ -52,7 +52,8 @@ def train(
         horizon: releases in all, the K of the paper; by default the length of the runs.
         stationary: no end and no clock; needs individual accounting.
         architecture, optimisation: the mechanism's shape and how its weights are found.
-        seed: equal seeds give equal designs on equal machines.
+        seed: of first weights and noise; equal seeds give equal designs on equal machines. The windows that are drawn
+            are the same for all seeds.
         progress: show a progress bar on stderr.
     """
     return train_many(
@@ -108,11 +109,11 @@ def train_many(
         training,
         window,
         optimisation.batch_size,
-        num_shards=jax.local_device_count(),
+        num_devices=jax.local_device_count(),
         partly_spent=stationary,
         seed=0,
     )
-    looks = spaced_windows(validation, window, optimisation.validation_windows)
+    looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
     variance = np.square(scaling[-1])
     with ProgressBar(policy, optimisation.num_updates, variance, shown=progress) as bar:
         fitted = fit(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
@@ -122,7 +123,12 @@ def train_many(
             Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),
             guarantee,
             training.interval_s,
-            {**record, "seed": seed, "validation_mse": float(np.mean(fitted.best[i] * variance))},
+            {
+                **record,
+                "seed": seed,
+                "validation_mse": float(np.mean(fitted.best[i] * variance)),
+                "validation_history": (fitted.history[:, i] * variance).mean(1).tolist(),
+            },
         )
         for i, (guarantee, seed) in enumerate(pairs)
     ]
@@ -145,10 +151,9 @@ def _horizon(training: Trajectories, validation: Trajectories, horizon: int | No
 
 def _window(structure: Structure, optimisation: Optimisation, available: int) -> int:
     window = optimisation.window or structure.horizon or min(_STATIONARY_WINDOW, available)
-    if structure.has_clock and window != structure.horizon:
-        raise ValueError(
-            f"window must be the horizon, {structure.horizon}, if the policy reads the clock, got {window}"
-        )
+    horizon = structure.horizon
+    if horizon is not None and (window > horizon or (structure.has_clock and window != horizon)):
+        raise ValueError(f"window must be the horizon, {horizon}, or shorter where no clock is read, got {window}")
     if window > available:
         raise ValueError(f"window must be at most the {available} steps of the shortest part, got {window}")
     return window

@@ -13,10 +13,9 @@ def use_all_cores() -> int:
     Call it once, before anything else uses JAX; afterwards it changes nothing. With a GPU it is of no use and does no
     harm.
     """
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:
-        num_cores = len(os.sched_getaffinity(0))
         jax.config.update("jax_num_cpu_devices", num_cores)  # type: ignore[no-untyped-call]  # JAX's own
-    except (RuntimeError, AttributeError):
-        # JAX has chosen its devices already, or the system has no affinity to ask for.
-        pass
+    except RuntimeError:
+        pass  # JAX has chosen its devices already.
     return jax.local_device_count()

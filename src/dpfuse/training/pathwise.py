@@ -68,20 +68,20 @@ def fit(
     validation: Windows,
     optimisation: Optimisation,
     keys: PRNGKeyArray,
-    watch: Callable[[int, NDArray[np.float64]], None],
+    watch: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
 ) -> Fitted:
     """Train designs side by side.
 
     Args:
         networks, constants: with a leading axis for the designs.
         keys: of each design's noise.
-        watch: told the number of updates made and the validation errors so far best.
+        watch: told the number of updates made and the validation errors now and at their best, as in `Fitted`.
 
     Raises:
         TrainingDiverged: if a loss or gradient is not finite.
     """
     optimiser = _make_optimiser(optimisation)
-    mesh = Mesh(np.array(jax.local_devices()), ("batch",))
+    mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
     validate = _make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
@@ -105,7 +105,7 @@ def fit(
         is_better = errors.mean(1) < best.mean(1)
         best = np.where(is_better[:, None], errors, best)
         best_networks = jax.tree.map(partial(_choose, is_better), networks, best_networks)
-        watch(number, best)
+        watch(number, errors, best)
         looks_since = 0 if is_better.any() else looks_since + 1
         if looks_since >= optimisation.patience:
             break

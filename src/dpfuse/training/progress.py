@@ -18,7 +18,7 @@ from rich.progress import (
 
 
 class ProgressBar:
-    """Shows updates made and the best validation errors, in the state's own squared units.
+    """Shows updates made and validation errors, in the state's own squared units.
 
     Args:
         variance: of each coordinate of the state, by which errors in standard units are scaled.
@@ -47,8 +47,10 @@ class ProgressBar:
     ) -> None:
         self._progress.stop()
 
-    def update(self, number: int, best: NDArray[np.float64]) -> None:
-        """Show that `number` updates are done and the errors of the first few designs."""
-        errors = (best * self._variance).mean(1)
-        shown = " ".join(f"{error:.4g}" for error in errors[:4]) + (" ..." if len(errors) > 4 else "")
-        self._progress.update(self._task, completed=number, error=shown)
+    def update(self, number: int, errors: NDArray[np.float64], best: NDArray[np.float64]) -> None:
+        """Show that `number` updates are done, and the errors of the first few designs, now and at their best."""
+        self._progress.update(self._task, completed=number, error=f"{self._text(errors)} (best {self._text(best)})")
+
+    def _text(self, errors: NDArray[np.float64]) -> str:
+        own_units = (errors * self._variance).mean(1)
+        return " ".join(f"{error:.4g}" for error in own_units[:3]) + (" ..." if len(own_units) > 3 else "")

@@ -17,7 +17,8 @@ class Sampler:
     which grows in coarse steps, each of which compiles anew, if a batch ever has more.
 
     Args:
-        num_shards: devices that share a batch.
+        num_devices: devices that may share a batch; as many are used as divide it evenly, so that a batch is the same
+            number of windows everywhere.
         partly_spent: whether sensors that are there at the start have part of their budget left, every part as
             likely, as in a stream that has been running; else all of it.
     """
@@ -28,12 +29,13 @@ class Sampler:
         window: int,
         batch_size: int,
         *,
-        num_shards: int = 1,
+        num_devices: int = 1,
         partly_spent: bool = False,
         seed: int = 0,
     ) -> None:
         self._data, self._window, self._partly_spent = data, window, partly_spent
-        self._shape = (num_shards, -(-batch_size // num_shards))
+        self.num_shards = max(n for n in range(1, num_devices + 1) if batch_size % n == 0)
+        self._shape = (self.num_shards, batch_size // self.num_shards)
         self._rng = np.random.default_rng(seed)
         self._num_rows = 0
         for _ in range(8):
@@ -48,20 +50,24 @@ class Sampler:
         if largest > self._num_rows:
             self._num_rows = -(-largest // _ROW_STEP) * _ROW_STEP
         windows = stack([pad_rows(shard, self._num_rows) for shard in shards])
-        if self._partly_spent:
-            share = self._rng.uniform(size=windows.account_share.shape).astype(np.float32)
-            windows = windows._replace(account_share=share)
-        return windows
+        return spend_partly(windows, self._rng) if self._partly_spent else windows
 
 
-def spaced_windows(data: Trajectories, window: int, count: int) -> Windows:
-    """At most `count` windows, evenly spaced over the recordings."""
+def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent: bool = False) -> Windows:
+    """At most `count` windows, evenly spaced over the recordings; `partly_spent` as for `Sampler`."""
     last = data.num_steps - window
     per_run = max(1, min(last + 1, count // data.num_runs))
     starts = np.unique(np.linspace(0, last, per_run).astype(np.int64))
     runs = np.arange(min(data.num_runs, count))
     run, start = (axis.ravel() for axis in np.meshgrid(runs, starts, indexing="ij"))
-    return cut(data, run, start, window)
+    windows = cut(data, run, start, window)
+    return spend_partly(windows, np.random.default_rng(0)) if partly_spent else windows
+
+
+def spend_partly(windows: Windows, rng: np.random.Generator) -> Windows:
+    """The same windows; sensors that are there at the start have part of their budget left, every part as likely."""
+    share = rng.uniform(size=windows.account_share.shape).astype(np.float32)
+    return windows._replace(account_share=share)
 
 
 def stack(shards: list[Windows]) -> Windows:
