@@ -54,10 +54,10 @@ def promise(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -
 
 
 def make_design(
-    accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, spread=0.0, seed=0, **options
+    accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, order=2.0, spread=0.0, seed=0, **options
 ) -> Design:
     """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
-    guarantee = None if features == "unbounded" else promise(accounting, adjacency, budget)
+    guarantee = None if features == "unbounded" else promise(accounting, adjacency, budget, order)
     structure = make_structure(accounting, adjacency, features, **options)
     constants = Constants(
         jnp.float32(guarantee.squared_radius if guarantee else np.inf),

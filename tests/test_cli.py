@@ -78,15 +78,13 @@ class TestTheWholeWay:
     def test_evaluate_prints_one_json_object(self, run, recording, design, folder):
         other = folder / "other.dpfuse"
         other.write_bytes(design.read_bytes())
-        result = run(
-            "evaluate", recording, design, other, "--split-by", "run", "--draws", 1, "--figures", folder / "f", "--json"
-        )
+        result = run("evaluate", recording, design, other, "--whole", "--draws", 1, "--figures", folder / "f", "--json")
         assert result.exit_code == 0, result.stderr
         answer = json.loads(result.stdout)
         assert set(answer["designs"]) == {"adaptive", "other"}
         assert answer["designs"]["adaptive"]["within_budget"] is True
         assert answer["designs"]["adaptive"]["budget_spent_max"] <= 1.5
-        assert answer["designs"]["adaptive"]["num_windows"] == 4
+        assert answer["designs"]["adaptive"]["num_windows"] == 40
         assert answer["paired"] == {
             "other": {"ratio": 1.0, "ci95": [1.0, 1.0], "difference": 0.0, "difference_ci95": [0.0, 0.0]}
         }
@@ -160,6 +158,7 @@ class TestExitCodes:
         [
             (("train", "{recording}", "--budget", "1.5"), "adjacency"),
             (("train", "{recording}", "--adjacency", "replace-one"), "budget"),
+            (("train", "{recording}", *TRAIN, "--non-private"), "or --non-private alone"),
             (("train", "{recording}", *TRAIN, "--policy", "greedy"), "greedy"),
             (("train", "{recording}", *TRAIN, "--budget", "-1"), "budget must be finite and > 0"),
             (("train", "{recording}", *TRAIN, "--order", "1"), "order must be > 1"),
@@ -179,6 +178,12 @@ class TestExitCodes:
         result = run(*(argument.format(**places) for argument in arguments))
         assert result.exit_code == 2
         assert message in result.stderr and result.stdout == ""
+
+    def test_a_demo_is_not_put_on_top_of_other_things(self, run, tmp_path):
+        (tmp_path / "thesis.tex").write_text("years of work")
+        result = run("demo", "--out", tmp_path)
+        assert result.exit_code == 2
+        assert "holds other things than a demo" in result.stderr and result.stdout == ""
 
 
 class TestHelp:

@@ -91,7 +91,7 @@ class TestRoundTrip:
     )
     def test_numbers_of_any_type_come_back(self, tmp_path, numbers):
         """Budgets often come from np.linspace, and intervals from np.diff."""
-        design = replace(make_design(), guarantee=promise(**numbers), interval_s=np.float64(0.2))
+        design = replace(make_design(**numbers), interval_s=np.float64(0.2))
         design.save(tmp_path / "a.dpfuse")
         assert dpfuse.load(tmp_path / "a.dpfuse").guarantee == design.guarantee
 
@@ -109,8 +109,8 @@ class TestFingerprint:
             make_design(seed=1),
             make_design(features="orthant"),
             make_design(horizon=7),
-            replace(design, guarantee=promise(budget=1.4)),
-            replace(design, guarantee=promise(adjacency="replace-one")),
+            make_design(budget=1.4),
+            make_design(adjacency="replace-one"),
             replace(design, interval_s=0.25),
             replace(design, policy=eqx.tree_at(lambda p: p.constants.measurement_high, policy, jnp.array([1.0, 1.1]))),
         ]
@@ -181,7 +181,7 @@ class TestRefusals:
             ),
             ("guarantee", {"order": 0.5, "budget": 1.5, "adjacency": "remove-one"}, "order must be > 1"),
             ("guarantee", {"order": 2.0}, "is not a design that this version can read"),
-            ("guarantee", None, "was changed after it was written"),
+            ("guarantee", None, "must have a guarantee if its features are bounded"),
             ("guarantee", "much", "is not a design that this version can read"),
             ("interval_s", 0.1, "was changed after it was written"),
             ("interval_s", "soon", "is not a design that this version can read"),
@@ -220,23 +220,32 @@ class TestRefusals:
             dpfuse.load(saved)
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
-    @pytest.mark.parametrize(
-        "place", ["networks.estimator.gru.bias", "constants.state_std", "constants.squared_radius"]
-    )
-    def test_numbers_that_are_none(self, tmp_path, place, value):
-        """A design with a promise; its fingerprint fits."""
-        parts = place.split(".")
+    @pytest.mark.parametrize("name", ["networks.estimator.gru.bias", "constants.state_std", "constants.squared_radius"])
+    def test_numbers_that_are_none(self, saved, name, value):
+        array = np.load(io.BytesIO(contents(saved)[f"{name}.npy"]))
+        rewrite(saved, {f"{name}.npy": as_npy(np.full_like(array, value))})
+        with pytest.raises(FileRefused, match="its arrays must be finite"):
+            dpfuse.load(saved)
 
-        def at(policy):
-            for part in parts:
-                policy = getattr(policy, part)
-            return policy
 
-        design = make_design()
-        broken = eqx.tree_at(at, design.policy, jnp.full_like(at(design.policy), value))
-        replace(design, policy=broken).save(tmp_path / "a.dpfuse")
-        with pytest.raises(FileRefused, match="finite"):
-            dpfuse.load(tmp_path / "a.dpfuse")
+class TestConsistency:
+    """A design is what its guarantee says, or it is none."""
+
+    @pytest.mark.parametrize("other", [{"budget": 1.4}, {"order": 3.0}])
+    def test_the_budget_is_the_one_promised(self, other):
+        with pytest.raises(ValueError, match="must have its squared radius"):
+            replace(make_design(), guarantee=promise(**other))
+
+    @pytest.mark.parametrize("other", [{"adjacency": "replace-one"}, {"accounting": "individual"}])
+    def test_the_charge_is_the_one_promised(self, other):
+        with pytest.raises(ValueError, match="must have its accounting and charge factor"):
+            replace(make_design(), guarantee=promise(**other))
+
+    def test_bounds_go_with_a_promise(self):
+        with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):
+            replace(make_design(), guarantee=None)
+        with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):
+            replace(make_design(features="unbounded", policy="constant"), guarantee=promise())
 
 
 class Trap:

@@ -59,9 +59,7 @@ def run(step, feed, releases=None, accounts=None):
         seen.append(rows.copy())
         return rows.sum(0, dtype=np.int64)
 
-    carry = step.init()
-    if accounts is not None:
-        carry = carry._replace(accounts=accounts)
+    carry = step.init(accounts)
     if releases is None:
         releases = np.random.default_rng(9).integers(-2 * GRID, 2 * GRID, size=(len(feed.ids), DIMENSION))
     with pytest.MonkeyPatch.context() as patch:
@@ -157,10 +155,12 @@ class TestIndependence:
     @settings(max_examples=10)
     @given(seed=st.integers(0, 2**32))
     def test_the_number_of_a_row_means_nothing(self, steps, case, seed):
+        """A sensor may be in another row at every step, and takes its memory along."""
         step, before = steps(case)
-        order = np.random.default_rng(seed).permutation(NUM_ROWS)
-        after = run(step, Feed(FEED.ids[:, order], FEED.measurements[:, order]))
-        assert (after.rows == before.rows[:, order]).all()
+        order = np.random.default_rng(seed).permuted(np.tile(np.arange(NUM_ROWS), (NUM_STEPS, 1)), axis=1)
+        after = run(step, Feed(*(np.stack([x[o] for x, o in zip(part, order, strict=True)]) for part in FEED)))
+        for k in range(NUM_STEPS):
+            assert (after.rows[k] == before.rows[k][order[k]]).all()
         assert after.spent == before.spent
 
     def test_the_full_house_is_heard(self, steps, case):
@@ -236,10 +236,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("ids", "measurements"),
         [
-            (np.arange(NUM_ROWS), np.zeros((NUM_ROWS, 1))),
-            (np.arange(NUM_ROWS), np.zeros((NUM_ROWS, 3))),
             (np.arange(NUM_ROWS), np.zeros((1, 2))),
-            (np.arange(NUM_ROWS), np.zeros(NUM_ROWS)),
             (np.arange(NUM_ROWS), 0.125),
             (np.arange(NUM_ROWS - 1), np.zeros((NUM_ROWS, 2))),
             (np.arange(NUM_ROWS), np.zeros((NUM_ROWS - 1, 2))),
@@ -247,7 +244,7 @@ class TestRefusals:
             (np.arange(NUM_ROWS)[:, None], np.zeros((NUM_ROWS, 2))),
             (np.arange(NUM_ROWS) + 0.5, np.zeros((NUM_ROWS, 2))),
             (["car-17"] * NUM_ROWS, np.zeros((NUM_ROWS, 2))),
-            (np.arange(NUM_ROWS), [["secret", 0.125]] * NUM_ROWS),
+            (np.arange(NUM_ROWS), [["secret", 0.125]] * 3),
             (np.arange(NUM_ROWS), [[0.125]] * 3 + [[0.125, 0.125]]),
             (np.arange(NUM_ROWS), None),
         ],
@@ -261,6 +258,34 @@ class TestRefusals:
         assert carry.accounts.accounts() == {}
         carry, charged = step.contribute(carry, FEED.ids[0], FEED.measurements[0])
         assert charged.debits.any()
+
+    @pytest.mark.parametrize(
+        "nonsense",
+        ["secret", None, [], [0.3], [0.3, 0.3, 0.3], [[0.3, 0.3]], ["a", "b"], {}, 10**400, [1j, 0.3], object()],
+    )
+    def test_a_report_that_is_none_is_absent_and_no_other_is(self, steps, nonsense):
+        step, before = steps(self.CASE)
+        reported = [*FEED.measurements[0].tolist()]
+        reported[3] = nonsense
+        after = run(step, Feed(FEED.ids[:1], [reported]))
+        assert (after.rows[0][3] == 0).all()
+        assert (np.delete(after.rows[0], 3, axis=0) == np.delete(before.rows[0], 3, axis=0)).all()
+
+    @pytest.mark.parametrize("shape", [(NUM_ROWS, 1), (NUM_ROWS, 3), (NUM_ROWS,), (NUM_ROWS, 2, 1)])
+    def test_reports_of_the_wrong_width_are_all_absent(self, steps, shape):
+        step, _ = steps(self.CASE)
+        assert (run(step, Feed(FEED.ids[:1], np.full((1, *shape), 0.3))).rows == 0).all()
+
+    def test_a_sensor_that_is_not_present_adds_nothing_and_keeps_its_memory(self, steps):
+        step, _ = steps(self.CASE)
+        present = np.arange(NUM_ROWS) % 2 == 0
+        silent = np.where(present[:, None], FEED.measurements[0], np.nan)
+        told, sent = (
+            step.contribute(step.init(), FEED.ids[0], *report)
+            for report in [(FEED.measurements[0], present), (silent,)]
+        )
+        assert np.array_equal(told[1].exact_sum, sent[1].exact_sum)
+        assert np.array_equal(told[0].hidden, sent[0].hidden)
 
     def test_the_non_private_floor_is_never_released(self):
         with pytest.raises(ValueError, match="the non-private floor may not be released"):

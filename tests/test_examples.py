@@ -49,14 +49,6 @@ def test_account_prints_what_is_shown(page, tmp_path):
             assert agree(command.shown, transcripts.run_command(command.line, tmp_path), tolerance=0.0)
 
 
-def test_the_household_meters_run(tmp_path):
-    (command,) = transcripts.commands_in(OWN_SYSTEM.read_text())
-    brief = [str(transcripts.EXAMPLE), "--updates", "1", "--evenings", "20"]
-    printed = transcripts.run_python(*brief, folder=tmp_path, is_brief=True)
-    assert agree(command.shown, printed, tolerance=None)
-    assert printed[-1].startswith("The first minute: load ")
-
-
 @pytest.mark.slow
 def test_readme_prints_the_numbers_that_are_shown(tmp_path):
     text = README.read_text()

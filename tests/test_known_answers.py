@@ -87,6 +87,7 @@ def test_learned_schedule_is_within_3_percent_of_the_optimum(parts):
     assert report.within_budget
 
 
+@pytest.mark.slow
 def test_adaptive_comes_close_and_does_not_beat_the_optimum(parts):
     report = run(parts, "adaptive", 1200)
     assert report.mse <= 1.05 * best_schedule()

@@ -134,7 +134,7 @@ class Trajectories:
             if len(np.unique(ids)) != len(ids):
                 raise ValueError(
                     f"sensors: within a run an id must keep its slot and not return to a slot given away, run "
-                    f"{run} breaks this; give a sensor that comes back a slot of its own: a new id would have a new budget"
+                    f"{run} breaks this; give a sensor that comes back a slot of its own: a new id has a new budget"
                 )
 
     @property
