@@ -177,7 +177,7 @@ class TestRefusals:
             (
                 "guarantee",
                 {"order": 2.0, "budget": 99.0, "adjacency": "remove-one"},
-                "was changed after it was written",
+                "must have its squared radius 99.0",
             ),
             ("guarantee", {"order": 0.5, "budget": 1.5, "adjacency": "remove-one"}, "order must be > 1"),
             ("guarantee", {"order": 2.0}, "is not a design that this version can read"),

@@ -204,7 +204,7 @@ class TestEdges:
     def test_an_affine_filter_fills_its_box(self):
         design = make_design(features="box", recurrent_filter="affine")
         step = ExactStep(design, 5)
-        sent = np.array([[-1.0, 1.0], [-5.0, 3e38], [0.0, 0.5], [1.0, np.nan], [-1.0, 1.0]])
+        sent = np.array([[-1.0, 1.0], [-5.0, 1e308], [0.0, 0.5], [1.0, np.nan], [-1.0, 1.0]])
         outcome = run(step, Feed(np.array([[1, 2, 3, 4, NOBODY]]), sent[None]))
         weight = outcome.public[0][0]
         assert outcome.rows[0].tolist() == [[0, weight], [0, weight], [weight // 2, 3 * weight // 4], [0, 0], [0, 0]]
@@ -299,6 +299,15 @@ class TestRefusals:
             carry, _ = step.estimate(carry, step.release(charged))
         with pytest.raises(ValueError, match="ends after 2 releases; it never starts again on these sensors"):
             step.contribute(carry, [4, 5, 6], np.zeros((3, 2)))
+
+    def test_steps_count_when_they_are_charged(self):
+        """A caller that never reads the estimate gets no more releases than one that does."""
+        step = ExactStep(make_design(horizon=2), 3)
+        carry = step.init()
+        for _ in range(2):
+            carry, _ = step.contribute(carry, [1, 2, 3], np.zeros((3, 2)))
+        with pytest.raises(ValueError, match="ends after 2 releases"):
+            step.contribute(carry, [1, 2, 3], np.zeros((3, 2)))
 
     def test_an_id_sent_twice_counts_once(self, steps):
         step, before = steps(self.CASE)

@@ -32,6 +32,7 @@ from dpfuse.privacy.budget import (
     IndividualFilter,
     Integers,
     TotalFilter,
+    as_ids,
     check_exact,
     clear_rows,
     counts_once,
@@ -152,12 +153,13 @@ class Mechanism:
         """
         self._check_accounts(accounts)
         whole = weight_to_grid(weight)
-        array = self._as_values(values, keep := counts_once(ids))
+        sensors = as_ids(ids)
+        array = self._as_values(values, len(sensors))
         if isinstance(accounts, IndividualFilter):
-            admitted = accounts.spend(ids, without_forbidden_signs(to_grid(array), self.features))
+            admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(array), self.features))
             return Charged(whole, None, admitted.costs, add_up(admitted.contributions))
         whole = min(whole, accounts.largest_weight(self.factor))
-        rows = clear_rows(within_set(to_grid(array, whole), self.features, whole), keep)
+        rows = clear_rows(within_set(to_grid(array, whole), self.features, whole), counts_once(sensors))
         accounts.spend(cost := self.factor * whole**2)
         return Charged(whole, accounts.left, np.array([cost], np.int64), add_up(rows))
 
@@ -179,12 +181,12 @@ class Mechanism:
                 f"got {accounts!r}"
             )
 
-    def _as_values(self, values: ArrayLike, keep: NDArray[np.bool_]) -> NDArray[np.float64]:
+    def _as_values(self, values: ArrayLike, num_rows: int) -> NDArray[np.float64]:
         array = _as_floats(values)
-        if not len(keep) and not array.size:
+        if not num_rows and not array.size:
             return np.zeros((0, self.dimension))
-        if array.shape != (len(keep), self.dimension):
-            raise ValueError(f"values must have shape {(len(keep), self.dimension)}, got {array.shape}")
+        if array.shape != (num_rows, self.dimension):
+            raise ValueError(f"values must have shape {(num_rows, self.dimension)}, got {array.shape}")
         return array
 
 
