@@ -231,8 +231,22 @@ class TestCutting:
         with pytest.raises(ValueError, match=message):
             numbered(1, 12).windows(*arguments)
 
+    def test_windows_are_not_split(self):
+        for by in ("time", "run"):
+            with pytest.raises(ValueError, match="split must come before windows are cut"):
+                busy_data(num_runs=1, num_steps=60).windows(20, 5).split(by=by)
+
 
 class TestPacking:
+    def test_windows_of_a_recording_keep_the_same_sensors(self):
+        one, other = (set(run.ravel()) for run in self.sampled_windows().sensors)
+        full = busy_data(num_runs=1, num_steps=30).windows(20, 10).sensors
+        assert one & set(full[1].ravel()) <= other
+        assert other & set(full[0].ravel()) <= one
+
+    def sampled_windows(self):
+        return busy_data(num_runs=1, num_steps=30).windows(20, 10).sample_sensors(0.5, seed=0)
+
     @given(st.integers(0, 10**6))
     def test_compact_keeps_every_report_in_fewer_slots(self, seed):
         data = busy_data(seed=seed, num_slots=6, num_states=2)

@@ -173,6 +173,8 @@ class Trajectories:
         """
         _check.is_one_of("by", by, ("time", "run"))
         _check.is_count("gap", gap, minimum=0)
+        if len({window.recording for window in self._origins}) < self.num_runs:
+            raise ValueError("split must come before windows are cut: windows of one recording would share steps")
         if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(f"fractions must be three positive numbers that add up to 1, got {fractions!r}")
         total = self.num_steps if by == "time" else self.num_runs
@@ -233,14 +235,16 @@ class Trajectories:
         )
 
     def sample_sensors(self, share: float, seed: int) -> Trajectories:
-        """A random share of the sensors, each kept or dropped for good by a coin of its own; slots closed up."""
+        """A random share of the sensors, each kept or dropped in all of a recording by a coin; slots closed up."""
         _check.is_share("share", share)
         rng = np.random.default_rng(seed)
         sensors = self.sensors.copy()
-        for run in range(self.num_runs):
-            ids = np.unique(sensors[run])
+        recording = np.array([window.recording for window in self._origins])
+        for number in np.unique(recording):
+            own = sensors[recording == number]
+            ids = np.unique(own)
             dropped = ids[rng.random(len(ids)) >= share]
-            sensors[run][np.isin(sensors[run], dropped)] = NOBODY
+            sensors[recording == number] = np.where(np.isin(own, dropped), NOBODY, own)
         return replace(self, sensors=sensors, present=self.present & (sensors != NOBODY)).compact()
 
     def compact(self) -> Trajectories:
