@@ -30,7 +30,7 @@ from dpfuse.policy.step import (
     init_public,
 )
 from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
-from dpfuse.privacy.release import Charged, Mechanism, Release, from_grid
+from dpfuse.privacy.release import Charged, Mechanism, Release
 from dpfuse.types import NOBODY
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -85,7 +85,7 @@ class ExactStep:
         self._policy, self._num_rows, self._horizon = design.policy, num_rows, structure.horizon
         # The weights are compiled in: handing them over at every step would take longer than the step.
         self._private_part = jax.jit(partial(_private_part, design.policy))
-        self._public_part = jax.jit(partial(estimate, design.policy))
+        self._public_part = jax.jit(partial(_public_part, design.policy))
 
     def init(self, accounts: TotalFilter | IndividualFilter | None = None) -> Carry:
         """A stream from which nothing was released; accounts of its own, or given: shared, or from a ledger."""
@@ -111,16 +111,25 @@ class ExactStep:
         if sensors.shape != (self._num_rows,):
             raise ValueError(f"ids must have shape ({self._num_rows},), got {sensors.shape}")
         values = as_measurements(measurements, (self._num_rows, self._policy.structure.num_channels))
-        account = np.zeros(self._num_rows, np.float32)
-        if isinstance(carry.accounts, IndividualFilter):
-            unused = HEADROOM * self.mechanism.budget
-            account[:] = np.maximum(carry.accounts.left(sensors) - unused, 0.0) / GRID**2
-        has_report = np.broadcast_to(np.asarray(present, bool), sensors.shape) & (sensors != NOBODY)
-        public, hidden, weight, proposed = self._private_part(
-            carry.public, carry.hidden, account, values, has_report, _rows_of(sensors, carry.ids)
-        )
+        # One block for all that goes in: each array that is handed to JAX takes as long as a matrix product.
+        block = np.empty((self._num_rows, values.shape[1] + 3), np.float32)
+        block[:, :-3] = values
+        block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
+        block[:, -2] = _rows_of(sensors, carry.ids)
+        block[:, -1] = self._accounts_left(carry.accounts, sensors)
+        fusion_hidden, hidden, weight, proposed = self._private_part(carry.public, carry.hidden, block)
+        public = carry.public._replace(fusion_hidden=fusion_hidden)
         charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
         return Carry(carry.num_released + 1, sensors, hidden, public, carry.accounts), charged
+
+    def _accounts_left(
+        self, accounts: TotalFilter | IndividualFilter, sensors: NDArray[np.int64]
+    ) -> float | NDArray[np.float64]:
+        """The squared radius that each sensor may still use, with the headroom that training leaves too."""
+        if isinstance(accounts, TotalFilter):
+            return 0.0
+        left = accounts.left(sensors).astype(np.float64) - HEADROOM * self.mechanism.budget
+        return np.maximum(left, 0.0) / GRID**2
 
     def release(self, charged: Charged) -> Release:
         """Z_k: what may leave the building."""
@@ -128,9 +137,8 @@ class ExactStep:
 
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
-        weight = np.array([released.weight / GRID], np.float32)
-        value = from_grid(released.value).astype(np.float32)[None]
-        public, result = self._public_part(carry.public, weight, value)
+        block = np.array([[released.weight, *released.value.tolist()]]) / GRID
+        public, result = self._public_part(carry.public, block.astype(np.float32))
         return carry._replace(public=public), result
 
 
@@ -139,6 +147,8 @@ def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.f
 
     Finite values too large for float32 stay finite, to be clipped to the design's range. No message shows a value.
     """
+    if isinstance(reported, np.ndarray) and reported.dtype == np.float32 and reported.shape == shape:
+        return reported
     try:
         values = np.asarray(reported, np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -164,26 +174,29 @@ def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
 
 def _rows_of(sensors: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int32]:
     """The row in which each sensor was one step before, shape (rows,); -1 for one that was not there."""
-    if np.array_equal(sensors, before):
-        return np.where(sensors == NOBODY, -1, np.arange(len(sensors))).astype(np.int32)
+    if (sensors == before).all():
+        return np.arange(len(sensors), dtype=np.int32)
     # The first row of an id is the one that counts.
     row_of = {sensor: row for row, sensor in reversed(list(enumerate(before.tolist()))) if sensor != NOBODY}
     return np.array([row_of.get(sensor, -1) for sensor in sensors.tolist()], np.int32)
 
 
 def _private_part(
-    policy: Policy,
-    public: Public,
-    hidden: jax.Array,
-    account: jax.Array,
-    measurements: jax.Array,
-    present: jax.Array,
-    row_before: jax.Array,
-) -> tuple[Public, jax.Array, jax.Array, jax.Array]:
-    """Memory moves with its sensor; what is charged for is the features (total) or the contributions (individual)."""
-    reports = Reports(measurements, present, row_before < 0, jnp.zeros(present.shape, jnp.int32))
+    policy: Policy, public: Public, hidden: jax.Array, block: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+    """Memory moves with its sensor; what is charged for is the features (total) or the contributions (individual).
+
+    The block's columns: measurements, whether there is a report, the row one step before, and what is left.
+    """
+    present, row_before, account = block[:, -3] > 0, block[:, -2].astype(jnp.int32), block[:, -1]
+    reports = Reports(block[:, :-3], present, row_before < 0, jnp.zeros(present.shape, jnp.int32))
     public, weight = choose_weight(policy, public)
     own_hidden = hidden[jnp.maximum(row_before, 0)]
     private, contributions, features = contribute(policy, Private(own_hidden, account), reports, weight)
     proposed = features if policy.structure.accounting == "total" else contributions
-    return public, private.hidden, weight, proposed
+    return public.fusion_hidden, private.hidden, weight, proposed
+
+
+def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Estimate]:
+    """The estimate from weight and release, side by side in one block."""
+    return estimate(policy, public, block[:, 0], block[:, 1:])

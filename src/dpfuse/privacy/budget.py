@@ -202,6 +202,8 @@ def _as_rows(contributions: ArrayLike) -> Integers:
 
 def _as_integers(name: str, values: ArrayLike, axes: str, ndim: int) -> Integers:
     """The values as int64, if nothing is lost; no message shows them."""
+    if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == ndim:
+        return values
     try:
         array = np.asarray(values)
     except ValueError:

@@ -207,9 +207,9 @@ def to_grid(values: ArrayLike, scale: int = GRID) -> Integers:
     if scaled.ndim == 0:
         raise ValueError("values must have shape (..., d), got ()")
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = np.trunc(scaled * float(scale))
-    is_usable = (np.abs(scaled) <= LARGEST_ENTRY).all(-1, keepdims=True)  # False for NaN
-    return np.where(is_usable, scaled, 0.0).astype(np.int64)
+        scaled = scaled * float(scale)
+    is_usable = (np.abs(scaled) < LARGEST_ENTRY + 1).all(-1, keepdims=True)  # False for NaN
+    return np.where(is_usable, scaled, 0.0).astype(np.int64)  # which rounds toward zero
 
 
 def from_grid(value: Integers) -> NDArray[np.float64]:
