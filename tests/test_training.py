@@ -50,6 +50,7 @@ class TestLearning:
         assert trained.training["validation_mse"] < 0.4 * prior_error(walks[1])
         assert trained.structure.policy == "adaptive" and trained.structure.features == "ball"
 
+    @pytest.mark.slow
     def test_a_hidden_markov_chain_with_accounts_of_ones_own(self):
         system = hidden_markov.HiddenMarkov(
             transition=[[0.95, 0.05], [0.05, 0.95]], sensor_probabilities=[0.1, 0.9], initial=[0.5, 0.5], num_sensors=20
