@@ -73,6 +73,7 @@ def test_the_textbook_figures():
     assert best_schedule() == pytest.approx(0.0985, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_estimator_is_within_3_percent_of_the_kalman_filter(parts):
     report = run(parts, "constant", 1200)
     assert report.mse <= 1.03 * riccati(np.full(NUM_STEPS, BUDGET / NUM_STEPS))
