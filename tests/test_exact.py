@@ -425,3 +425,17 @@ def test_what_was_spent_elsewhere_is_gone(spent):
 
 
 STEP_OF_TWO = ExactStep(make_design("individual", expected_stay=2.0, spread=0.5), 2)
+
+
+def test_a_caller_may_fill_the_same_arrays_at_every_step():
+    step = ExactStep(make_design(spread=0.5, num_channels=1), 2)
+    ids, measurements = np.array([1, 2]), np.zeros((2, 1), np.float32)
+
+    def second_sum(reused):
+        carry, _ = step.contribute(step.init(), np.array([1, 2]) if not reused else ids, measurements)
+        if reused:
+            ids[:] = [3, 2]
+        carry, charged = step.contribute(carry, ids if reused else np.array([3, 2]), measurements)
+        return charged.take().tolist()
+
+    assert second_sum(reused=True) == second_sum(reused=False)

@@ -91,7 +91,8 @@ class ExactStep:
         """A stream from which nothing was released; accounts of its own, or given: shared, or from a ledger."""
         hidden = init_private(self._policy, self._num_rows).hidden
         public = init_public(self._policy, 1)
-        return Carry(0, np.full(self._num_rows, NOBODY), hidden, public, accounts or self.mechanism.open_accounts())
+        accounts = self.mechanism.open_accounts() if accounts is None else accounts
+        return Carry(0, np.full(self._num_rows, NOBODY), hidden, public, accounts)
 
     def contribute(
         self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
@@ -120,7 +121,8 @@ class ExactStep:
         fusion_hidden, hidden, weight, proposed = self._private_part(carry.public, carry.hidden, block)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
         charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
-        return Carry(carry.num_released + 1, sensors, hidden, public, carry.accounts), charged
+        # A copy: a caller who fills the same array at every step would else change who was where.
+        return Carry(carry.num_released + 1, sensors.copy(), hidden, public, carry.accounts), charged
 
     def _accounts_left(
         self, accounts: TotalFilter | IndividualFilter, sensors: NDArray[np.int64]
