@@ -154,8 +154,8 @@ def make_plain_update(optimiser, policy: Policy, windows: Windows, noise):
             raw = jax.vmap(f.head)(hidden)
             features = jnp.where(present[:, None], raw / jnp.sqrt(1 + jnp.sum(raw**2, -1, keepdims=True)), 0.0)
             public, weight = choose_weight(whole, public)
-            _, contributions = scale_contributions(whole, hidden[:, 0], features, reports, weight)
-            public, result = estimate(whole, public, weight, release(contributions, reports, noise_now))
+            _, contributions = scale_contributions(whole, hidden[:, 0], features, reports.stream, weight)
+            public, result = estimate(whole, public, weight, release(contributions, reports.stream, noise_now))
             return (hidden, public), result
 
         start = jnp.zeros((BATCH * SLOTS, f.hidden_size)), init_public(whole, BATCH)

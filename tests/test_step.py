@@ -45,7 +45,7 @@ def one_step(policy, private, public, reports, noise):
     public, weight = choose_weight(policy, public)
     private = private._replace(account=open_accounts(policy, private.account, reports.arrived))
     private, contributions, _ = contribute(policy, private, reports, weight)
-    public, (mean, std) = estimate(policy, public, weight, release(contributions, reports, noise))
+    public, (mean, std) = estimate(policy, public, weight, release(contributions, reports.stream, noise))
     return private, public, (mean, std, weight, contributions)
 
 

@@ -262,6 +262,29 @@ class Trajectories:
             sensors[run, step, new] = self.sensors[run, step, old]
         return replace(self, measurements=measurements, present=present, sensors=sensors)
 
+    @classmethod
+    def join(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """The runs of all parts, in order; `windows_of` is taken over, so equal numbers mean the same recording."""
+        if not parts:
+            raise ValueError("parts must have at least one entry")
+        kinds = {(part.num_steps, part.state.shape[-1], part.measurements.shape[-1], part.interval_s) for part in parts}
+        if len(kinds) > 1:
+            raise ValueError(f"parts must agree in steps, states, channels and interval, got {sorted(kinds)}")
+        num_slots = max(part.num_slots for part in parts)
+
+        def pad(array: NDArray[Any], value: Any) -> NDArray[Any]:
+            widths = [(0, num_slots - array.shape[2] if axis == 2 else 0) for axis in range(array.ndim)]
+            return np.pad(array, widths, constant_values=value)
+
+        return cls(
+            state=np.concatenate([part.state for part in parts]),
+            measurements=np.concatenate([pad(part.measurements, 0) for part in parts]),
+            present=np.concatenate([pad(part.present, False) for part in parts]),
+            sensors=np.concatenate([pad(part.sensors, NOBODY) for part in parts]),
+            interval_s=parts[0].interval_s,
+            windows_of=[window for part in parts for window in part._origins],
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, without pickle."""
         _archive.write(

@@ -64,5 +64,6 @@ def _first_windows(windows: Windows, result: Rollout, count: int) -> tuple[Windo
             std=result.std[:, :count],
             weight=result.weight[:, :count],
             contributions=result.contributions[:, rows],
+            observed=result.observed[:, :count],
         ),
     )

@@ -19,6 +19,7 @@ from dpfuse.policy.step import (
     estimate,
     init_private,
     init_public,
+    observe,
     open_accounts,
     release,
     scale_contributions,
@@ -46,6 +47,20 @@ class Windows(NamedTuple):
     account_share: Float[AnyArray, " rows"]
 
 
+class Crowd(NamedTuple):
+    """What the sensors have to say, whatever is released.
+
+    Attributes:
+        features: f of each row's own history, shape (K, rows, d).
+        arrived, window, account_share: as in `Windows`.
+    """
+
+    features: Float[Array, "K rows d"]
+    arrived: Bool[AnyArray, "K rows"]
+    window: Int[AnyArray, " rows"]
+    account_share: Float[AnyArray, " rows"]
+
+
 class Rollout(NamedTuple):
     """What Algorithm 1 did.
 
@@ -53,47 +68,83 @@ class Rollout(NamedTuple):
         mean, std: the estimate, shape (K, windows, n_x).
         weight: the fusion weight, shape (K, windows).
         contributions: what each sensor added, shape (K, rows, d): private.
+        observed: what g read, shape (K, windows, inputs).
     """
 
     mean: Float[Array, "K windows n_x"]
     std: Float[Array, "K windows n_x"]
     weight: Float[Array, "K windows"]
     contributions: Float[Array, "K rows d"]
+    observed: Float[Array, "K windows inputs"]
 
 
-def rollout(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> Rollout:
+def rollout(
+    policy: Policy,
+    windows: Windows,
+    noise: Float[Array, "K windows d"],
+    exploration: Float[Array, "K windows"] | None = None,
+) -> Rollout:
     """Algorithm 1 over every window.
 
     The recurrent filter depends on no release, so its pass over time comes first, by itself; then the loop that closes
     through the releases is only the small networks. Both use the parts of the one step.
     """
-    reports = Reports(
-        windows.measurements,
-        windows.present,
-        windows.arrived,
-        jnp.broadcast_to(windows.window, windows.present.shape),
-    )
-    inputs, present = to_inputs(policy, reports)
-    features = policy.networks.recurrent_filter.over_time(inputs, present, reports.arrived)
+    return close_loop(policy, listen(policy, windows), noise, exploration)
+
+
+def listen(policy: Policy, windows: Windows) -> Crowd:
+    """The pass of the recurrent filter over time."""
+    stream = jnp.broadcast_to(windows.window, windows.present.shape)
+    inputs, present = to_inputs(policy, Reports(windows.measurements, windows.present, windows.arrived, stream))
+    features = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
+    return Crowd(features, windows.arrived, windows.window, windows.account_share)
+
+
+def add_up(crowd: Crowd, num_windows: int) -> Crowd:
+    """One row for each window, with the sum of its features: all that a loop with total accounting needs."""
+    steps, _, dimension = crowd.features.shape
+    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.features, mode="drop")
+    return Crowd(total, jnp.zeros((steps, num_windows), bool), jnp.arange(num_windows), jnp.ones(num_windows))
+
+
+def close_loop(
+    policy: Policy,
+    crowd: Crowd,
+    noise: Float[Array, "K windows d"],
+    exploration: Float[Array, "K windows"] | None = None,
+) -> Rollout:
+    """The loop through the releases; `exploration` as in `choose_weight`."""
+    is_shared = policy.structure.accounting == "total"
+    rows = add_up(crowd, noise.shape[1]) if is_shared else crowd
 
     def loop_step(
-        carry: tuple[Public, Array], inputs: tuple[Reports, Array, Array]
-    ) -> tuple[tuple[Public, Array], Rollout]:
+        carry: tuple[Public, Array], now: tuple[Array, AnyArray, Array, Array]
+    ) -> tuple[tuple[Public, Array], tuple[Array, Array, Array, Array, Array]]:
         public, account = carry
-        at_step, features_now, noise_now = inputs
-        public, weight = choose_weight(policy, public)
-        account = open_accounts(policy, account, at_step.arrived)
-        account, contributions = scale_contributions(policy, account, features_now, at_step, weight)
-        released = release(contributions, at_step, noise_now)
+        features, arrived, noise_now, explored = now
+        observed = observe(policy, public)
+        public, weight = choose_weight(policy, public, explored)
+        if is_shared:
+            contributions = weight[:, None] * features
+            released = noise_now + contributions
+        else:
+            account = open_accounts(policy, account, arrived)
+            account, contributions = scale_contributions(policy, account, features, rows.window, weight)
+            released = release(contributions, rows.window, noise_now)
         public, (mean, std) = estimate(policy, public, weight, released)
-        return (public, account), Rollout(mean, std, weight, contributions)
+        return (public, account), (mean, std, weight, contributions, observed)
 
-    account = init_private(policy, windows.window.shape[0]).account
+    account = init_private(policy, rows.features.shape[1]).account
     if policy.structure.is_private:
-        account = account * windows.account_share
-    start = init_public(policy, windows.state.shape[1]), account
-    _, result = jax.lax.scan(loop_step, start, (reports, features, noise))
-    return result
+        account = account * rows.account_share
+    steps = jnp.zeros(noise.shape[:2]) if exploration is None else exploration
+    start = init_public(policy, noise.shape[1]), account
+    _, result = jax.lax.scan(loop_step, start, (rows.features, rows.arrived, noise, steps))
+    mean, std, weight, contributions, observed = result
+    if is_shared:
+        own_weight = weight.at[:, crowd.window].get(mode="fill", fill_value=0.0)
+        contributions = own_weight[..., None] * crowd.features
+    return Rollout(mean, std, weight, contributions, observed)
 
 
 def draw_noise(structure: Structure, windows: Windows, key: PRNGKeyArray) -> Float[Array, "K windows d"]:

@@ -147,15 +147,23 @@ def usable_budget(policy: Policy) -> Float[Array, ""]:
     return policy.constants.squared_radius * (1 - HEADROOM)
 
 
-def choose_weight(policy: Policy, public: Public) -> tuple[Public, Float[Array, " streams"]]:
+def observe(policy: Policy, public: Public) -> Float[Array, "streams inputs"]:
+    """What g reads: the last release with its reliability, the last estimate, the step and the budget left."""
+    return jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
+
+
+def choose_weight(
+    policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0
+) -> tuple[Public, Float[Array, " streams"]]:
     """The fusion weight g_k of each stream, from past releases alone (the paper's step 5).
 
     Total accounting spends a share of what is left, so it cannot overspend; individual accounting sets a common
-    scale, and each sensor then stays within its own account.
+    scale, and each sensor then stays within its own account. `exploration`, for training, moves the departure from
+    even spending by random log-odds: whatever it is, the budget holds.
     """
     structure = policy.structure
-    inputs = jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
-    hidden, departure = policy.networks.fusion_weight(public.fusion_hidden, inputs, public.step_index)
+    hidden, departure = policy.networks.fusion_weight(public.fusion_hidden, observe(policy, public), public.step_index)
+    departure = departure + exploration
     odds = jnp.exp(jnp.clip(departure, -_LARGEST_DEPARTURE, _LARGEST_DEPARTURE))
     if not structure.is_private:
         weight = jnp.ones_like(odds)
@@ -196,11 +204,11 @@ def scale_contributions(
     policy: Policy,
     account: Float[Array, " rows"],
     features: Float[Array, "rows d"],
-    reports: Reports,
+    stream: Int[AnyArray, " rows"],
     weight: Float[Array, " streams"],
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows d"]]:
     """Accounts and contributions g_k f_i; with individual accounting none adds more than its account holds."""
-    contributions = weight.at[reports.stream].get(mode="fill", fill_value=0.0)[:, None] * features
+    contributions = weight.at[stream].get(mode="fill", fill_value=0.0)[:, None] * features
     if policy.structure.accounting == "total" or not policy.structure.is_private:
         return account, contributions
     cost = policy.structure.charge_factor * jnp.sum(contributions**2, axis=-1)
@@ -215,18 +223,18 @@ def contribute(
     """The private part: what each sensor adds to the sum, and its features."""
     inputs, present = to_inputs(policy, reports)
     hidden, features = policy.networks.recurrent_filter.step(private.hidden, inputs, present, reports.arrived)
-    account, contributions = scale_contributions(policy, private.account, features, reports, weight)
+    account, contributions = scale_contributions(policy, private.account, features, reports.stream, weight)
     return Private(hidden, account), contributions, features
 
 
 def release(
-    contributions: Float[Array, "rows d"], reports: Reports, noise: Float[Array, "streams d"]
+    contributions: Float[Array, "rows d"], stream: Int[AnyArray, " rows"], noise: Float[Array, "streams d"]
 ) -> Float[Array, "streams d"]:
     """Z_k: each stream's sum of contributions plus noise (the paper's step 6), for simulation and training.
 
     A floating-point sum breaks the sensitivity, so the live centre releases the same thing in integers.
     """
-    return noise.at[reports.stream].add(contributions, mode="drop")
+    return noise.at[stream].add(contributions, mode="drop")
 
 
 def estimate(

@@ -16,15 +16,16 @@ from dpfuse.policy.design import Design
 from dpfuse.policy.step import Constants, Policy, make_networks
 from dpfuse.policy.structure import Spending, Structure
 from dpfuse.privacy.loss import FeatureSet, charge_factor
-from dpfuse.training.pathwise import fit
+from dpfuse.training import alternating, pathwise
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
-from dpfuse.training.settings import Architecture, Optimisation
+from dpfuse.training.settings import PPO, Architecture, Optimisation
 from dpfuse.types import NOBODY, Guarantee, Trajectories
 
 _STATIONARY_WINDOW = 300
 _ARCHITECTURE = Architecture()
 _OPTIMISATION = Optimisation()
+_PPO = PPO()
 
 
 def train(
@@ -33,11 +34,12 @@ def train(
     guarantee: Guarantee | None,
     *,
     policy: Spending = "adaptive",
-    method: Literal["pathwise"] = "pathwise",
+    method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
     architecture: Architecture = _ARCHITECTURE,
     optimisation: Optimisation = _OPTIMISATION,
+    ppo: PPO = _PPO,
     seed: int = 0,
     progress: bool = False,
 ) -> Design:
@@ -48,10 +50,11 @@ def train(
         guarantee: the promise to the sensors; None for the non-private floor.
         policy: how the budget is spent: `constant` (evenly), `schedule` (by step) or `adaptive` (by what was
             released so far).
-        method: `pathwise`, by gradients through the whole loop.
+        method: `pathwise`, by gradients through the whole loop, or `ppo`, by the paper's Algorithm 2.
         horizon: releases in all, the K of the paper; by default the length of the runs.
         stationary: no end and no clock; needs individual accounting.
-        architecture, optimisation: the mechanism's shape and how its weights are found.
+        architecture, optimisation: the mechanism's shape and how its weights are found; `ppo`: likewise, for that
+            method alone.
         seed: of first weights and noise; equal seeds give equal designs on equal machines. The windows that are drawn
             are the same for all seeds.
         progress: show a progress bar on stderr.
@@ -67,6 +70,7 @@ def train(
         stationary=stationary,
         architecture=architecture,
         optimisation=optimisation,
+        ppo=ppo,
         progress=progress,
     )[0]
 
@@ -78,11 +82,12 @@ def train_many(
     *,
     seeds: Sequence[int] = (0,),
     policy: Spending = "adaptive",
-    method: Literal["pathwise"] = "pathwise",
+    method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
     architecture: Architecture = _ARCHITECTURE,
     optimisation: Optimisation = _OPTIMISATION,
+    ppo: PPO = _PPO,
     progress: bool = False,
 ) -> list[Design]:
     """A design for each guarantee and, within it, each seed, all trained at once; arguments as in `train`.
@@ -90,7 +95,9 @@ def train_many(
     The guarantees may differ in order and budget, not in adjacency or accounting.
     """
     _check.is_one_of("policy", policy, ("constant", "schedule", "adaptive"))
-    _check.is_one_of("method", method, ("pathwise",))
+    _check.is_one_of("method", method, ("pathwise", "ppo"))
+    if method == "ppo" and (policy == "constant" or stationary or None in guarantees):
+        raise ValueError("method='ppo' must have a budget, a horizon and a policy that is not constant")
     if not guarantees or not seeds:
         raise ValueError("guarantees and seeds must each have at least one entry")
     if _widths(training) != _widths(validation):
@@ -116,8 +123,11 @@ def train_many(
     looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
     variance = np.square(scaling[-1])
     with ProgressBar(policy, optimisation.num_updates, variance, shown=progress) as bar:
-        fitted = fit(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
+        job = (networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
+        fitted = pathwise.fit(*job) if method == "pathwise" else alternating.fit(*job, settings=ppo)
     record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
+    if method == "ppo":
+        record["ppo"] = ppo.to_dict()
     return [
         Design(
             Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),

@@ -29,7 +29,7 @@ from dpfuse.training.settings import Optimisation
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
 
-Update = Callable[[Networks, optax.OptState, Constants, Windows, Array], tuple[Networks, optax.OptState, Array]]
+Update = Callable[[Networks, optax.OptState, Constants, Windows, Any], tuple[Networks, optax.OptState, Array]]
 
 
 class Fitted(NamedTuple):
@@ -46,16 +46,26 @@ class Fitted(NamedTuple):
     history: NDArray[np.float64]
 
 
-def standard_errors(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> tuple[Array, Array]:
+def standard_errors(
+    policy: Policy,
+    windows: Windows,
+    noise: Float[Array, "K windows d"],
+    exploration: Float[Array, "K windows"] | None = None,
+) -> tuple[Array, Array]:
     """Squared errors and claimed standard deviations in standard units, each of shape (K, windows, n_x)."""
-    result = rollout(policy, windows, noise)
+    result = rollout(policy, windows, noise, exploration)
     std = policy.constants.state_std
     return ((result.mean - windows.state) / std) ** 2, result.std / std
 
 
-def loss(policy: Policy, windows: Windows, noise: Float[Array, "K windows d"]) -> Float[Array, ""]:
+def loss(
+    policy: Policy,
+    windows: Windows,
+    noise: Float[Array, "K windows d"],
+    exploration: Float[Array, "K windows"] | None = None,
+) -> Float[Array, ""]:
     """The mean squared error, and for the claimed standard deviation its likelihood given the mean."""
-    squared, std = standard_errors(policy, windows, noise)
+    squared, std = standard_errors(policy, windows, noise, exploration)
     likelihood = jnp.log(std) + 0.5 * jax.lax.stop_gradient(squared) / std**2
     return jnp.mean(squared) + jnp.mean(likelihood)
 
@@ -80,22 +90,24 @@ def fit(
     Raises:
         TrainingDiverged: if a loss or gradient is not finite.
     """
-    optimiser = _make_optimiser(optimisation)
+    optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
-    validate = _make_validate(structure, validation, optimisation.validation_draws)
+    validate = make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     # Where the update leaves them: else its second call would compile it anew.
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     networks, constants, train_state, keys = jax.device_put((networks, constants, train_state, keys), everywhere)
+    average, mix = networks, make_average(optimisation)
     best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
     history, looks_since = [], 0
     for number in range(1, optimisation.num_updates + 1):
         step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
         networks, train_state, value = update(networks, train_state, constants, sampler.draw(), step_keys)
+        average = mix(average, networks, number)
         if number % optimisation.validate_every and number != optimisation.num_updates:
             continue
-        errors = np.asarray(validate(networks, constants))
+        errors = np.asarray(validate(average, constants))
         if not (np.isfinite(value) & np.isfinite(errors)).all():
             raise TrainingDiverged(
                 f"the loss is not finite after {number} updates; lower learning_rate "
@@ -104,7 +116,7 @@ def fit(
         history.append(errors)
         is_better = errors.mean(1) < best.mean(1)
         best = np.where(is_better[:, None], errors, best)
-        best_networks = jax.tree.map(partial(_choose, is_better), networks, best_networks)
+        best_networks = jax.tree.map(partial(choose_better, is_better), average, best_networks)
         watch(number, errors, best)
         looks_since = 0 if is_better.any() else looks_since + 1
         if looks_since >= optimisation.patience:
@@ -112,11 +124,21 @@ def fit(
     return Fitted(best_networks, best, np.stack(history))
 
 
-def _choose(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
+def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, int], Networks]:
+    """A running average of the weights, over the last 1 / (1 - decay) updates or all there have been."""
+
+    @jax.jit
+    def mix(average: Networks, networks: Networks, share: Array) -> Networks:
+        return cast(Networks, jax.tree.map(lambda old, new: old + share * (new - old), average, networks))
+
+    return lambda average, networks, number: mix(average, networks, np.float32(max(1 - optimisation.decay, 1 / number)))
+
+
+def choose_better(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
     return jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
-def _make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
+def make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
     warm_up = int(_WARM_UP * optimisation.num_updates)
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, optimisation.learning_rate, warm_up, optimisation.num_updates, 0.01 * optimisation.learning_rate
@@ -124,20 +146,27 @@ def _make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.nadam(schedule))
 
 
-def make_update(optimiser: optax.GradientTransformation, structure: Structure, mesh: Mesh) -> Update:
+def make_update(
+    optimiser: optax.GradientTransformation,
+    structure: Structure,
+    mesh: Mesh,
+    objective: Callable[[Policy, Windows, Any], Array] = loss,
+) -> Update:
     """One gradient step of all designs, the batch shared out over the devices of the mesh.
 
     The update takes and gives networks and optimiser states with a leading axis for the designs; windows have a leading
-    axis for the devices, the noise one for the devices and one for the designs. It also gives each design's loss.
+    axis for the devices, the noise one for the devices and one for the designs. It also gives each design's loss, which
+    `objective` tells from policy, windows and noise.
     """
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-    def gradients(networks: Networks, constants: Constants, windows: Windows, noise: Array) -> tuple[Array, Networks]:
-        return jax.value_and_grad(lambda n: loss(Policy(n, constants, structure), windows, noise))(networks)
+    def gradients(networks: Networks, constants: Constants, windows: Windows, noise: Any) -> tuple[Array, Networks]:
+        return jax.value_and_grad(lambda n: objective(Policy(n, constants, structure), windows, noise))(networks)
 
-    def on_device(networks: Networks, constants: Constants, windows: Windows, noise: Array) -> tuple[Array, Networks]:
+    def on_device(networks: Networks, constants: Constants, windows: Windows, noise: Any) -> tuple[Array, Networks]:
         windows, noise = jax.tree.map(lambda leaf: leaf[0], (windows, noise))
-        result = over_designs(gradients, (0, 0, None, 0), len(noise))(networks, constants, windows, noise)
+        num_designs = len(constants.squared_radius)
+        result = over_designs(gradients, (0, 0, None, 0), num_designs)(networks, constants, windows, noise)
         return cast(tuple[Array, Networks], jax.lax.pmean(result, "batch"))  # type: ignore[no-untyped-call]  # JAX's own
 
     shared_out = jax.shard_map(
@@ -145,7 +174,7 @@ def make_update(optimiser: optax.GradientTransformation, structure: Structure, m
     )
 
     def update(
-        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, noise: Array
+        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, noise: Any
     ) -> tuple[Networks, optax.OptState, Array]:
         value, grads = shared_out(networks, constants, windows, noise)
         updates, train_state = jax.vmap(optimiser.update)(grads, train_state)
@@ -170,7 +199,7 @@ def _with_own_noise(update: Update, structure: Structure) -> Update:
     return with_keys
 
 
-def _make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable[[Networks, Constants], Array]:
+def make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable[[Networks, Constants], Array]:
     windows = jax.device_put(windows)
     noise_keys = jax.random.split(jax.random.key(0), num_draws)
 

@@ -8,6 +8,11 @@ from dpfuse.policy.rollout import Windows, cut, pad_rows
 from dpfuse.types import Trajectories
 
 _ROW_STEP = 64
+# Batches looked at to learn how many rows one has, standard deviations to spare, and growth if one has more after all:
+# each new size compiles the update anew.
+_LOOKS = 16
+_MARGIN = 4.0
+_GROWTH = 1.1
 
 
 class Sampler:
@@ -37,20 +42,26 @@ class Sampler:
         self.num_shards = max(n for n in range(1, num_devices + 1) if batch_size % n == 0)
         self._shape = (self.num_shards, batch_size // self.num_shards)
         self._rng = np.random.default_rng(seed)
-        self._num_rows = 0
-        for _ in range(8):
-            self.draw()
+        rows = [max(len(shard.window) for shard in self._cut()) for _ in range(_LOOKS)]
+        self._num_rows = _round_up(float(np.mean(rows) + _MARGIN * np.std(rows)))
 
     def draw(self) -> Windows:
         """A batch, with a leading axis for the shards."""
-        run = self._rng.integers(self._data.num_runs, size=self._shape)
-        start = self._rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
-        shards = [cut(self._data, *at, self._window) for at in zip(run, start, strict=True)]
+        shards = self._cut()
         largest = max(len(shard.window) for shard in shards)
         if largest > self._num_rows:
-            self._num_rows = -(-largest // _ROW_STEP) * _ROW_STEP
+            self._num_rows = _round_up(_GROWTH * largest)
         windows = stack([pad_rows(shard, self._num_rows) for shard in shards])
         return spend_partly(windows, self._rng) if self._partly_spent else windows
+
+    def _cut(self) -> list[Windows]:
+        run = self._rng.integers(self._data.num_runs, size=self._shape)
+        start = self._rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
+        return [cut(self._data, *at, self._window) for at in zip(run, start, strict=True)]
+
+
+def _round_up(num_rows: float) -> int:
+    return int(-(-num_rows // _ROW_STEP) * _ROW_STEP)
 
 
 def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent: bool = False) -> Windows:

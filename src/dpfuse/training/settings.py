@@ -39,6 +39,7 @@ class Optimisation:
 
     Attributes:
         num_updates: gradient steps at most.
+        decay: of the running average of the weights, which is what is validated and kept; 0 for none.
         batch_size: windows in a gradient step.
         learning_rate: the largest one; it warms up and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
@@ -50,6 +51,7 @@ class Optimisation:
     """
 
     num_updates: int = 2000
+    decay: float = 0.99
     batch_size: int = 16
     learning_rate: float = 2e-2
     window: int | None = None
@@ -63,6 +65,48 @@ class Optimisation:
         for name in counts if self.window is None else [*counts, "window"]:
             _check.is_count(name, getattr(self, name))
         _check.is_positive("learning_rate", self.learning_rate)
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay must be at least 0 and below 1, got {self.decay}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPO:
+    """How Algorithm 2 finds the fusion weight g, for `method="ppo"`; f and E follow `Optimisation`.
+
+    Attributes:
+        num_rounds: how often the two halves alternate at most; `Optimisation.num_updates` are shared out over them.
+        num_iterations: how often a round plays its episodes.
+        num_episodes: windows that are played at once.
+        num_epochs: gradient steps for each time that they are played.
+        learning_rate: of g, its spread and the cost-to-go.
+        clip: eps of the clipped ratio.
+        gae: lambda of the generalised advantages.
+        spread, final_spread: standard deviation of the explored log-odds at the start, and its bound at the end.
+        paired: whether costs are counted from those of the same window and noise without exploration.
+        critic_size: hidden units of the cost-to-go.
+    """
+
+    num_rounds: int = 20
+    num_iterations: int = 10
+    num_episodes: int = 256
+    num_epochs: int = 4
+    learning_rate: float = 5e-3
+    clip: float = 0.2
+    gae: float = 1.0
+    spread: float = 1.0
+    final_spread: float = 0.3
+    paired: bool = True
+    critic_size: int = 16
+
+    def __post_init__(self) -> None:
+        for name in ("num_rounds", "num_iterations", "num_episodes", "num_epochs", "critic_size"):
+            _check.is_count(name, getattr(self, name))
+        for name in ("learning_rate", "clip", "gae", "spread", "final_spread"):
+            _check.is_positive(name, getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON takes them."""

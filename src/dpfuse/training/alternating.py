@@ -1,0 +1,202 @@
+"""Algorithm 2: f and E together with g fixed, then g by PPO with f and E fixed, until neither improves.
+
+It starts from the classical design: g spends evenly until PPO first moves it. While f and E are trained, g's actions
+are drawn as PPO explores them, so that E has met the weights that it will be asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, PRNGKeyArray
+from numpy.typing import NDArray
+
+from dpfuse.errors import TrainingDiverged
+from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
+from dpfuse.policy.step import Constants, Networks, Policy
+from dpfuse.policy.structure import Structure
+from dpfuse.training import pathwise
+from dpfuse.training.pathwise import Fitted, over_designs
+from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser
+from dpfuse.training.sampler import Sampler
+from dpfuse.training.settings import PPO, Optimisation
+
+
+def fit(
+    networks: Networks,
+    constants: Constants,
+    structure: Structure,
+    sampler: Sampler,
+    validation: Windows,
+    optimisation: Optimisation,
+    keys: PRNGKeyArray,
+    watch: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
+    settings: PPO,
+) -> Fitted:
+    """Train designs side by side; arguments as for `pathwise.fit`."""
+    mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
+    everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
+    joint_optimiser = pathwise.make_optimiser(optimisation)
+    joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, _joint_loss), structure))
+    play = _Play(structure, settings, mesh, len(keys))
+    validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
+    agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.fusion_weight, key=keys)
+    joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
+    networks, constants, agents, joint_state, agent_state, keys = jax.device_put(
+        (networks, constants, agents, joint_state, agent_state, keys), everywhere
+    )
+    average, mix = networks, pathwise.make_average(optimisation)
+    best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
+    history, rounds_since = [], 0
+    per_round = -(-optimisation.num_updates // settings.num_rounds)
+    for number in range(1, settings.num_rounds + 1):
+        for update in range(per_round):
+            step_keys = _fold(keys, number, update)
+            networks, joint_state, _ = joint(
+                networks, joint_state, constants, sampler.draw(), (step_keys, agents.log_spread)
+            )
+            average = mix(average, networks, (number - 1) * per_round + update + 1)
+        ceiling = settings.spread * (settings.final_spread / settings.spread) ** (number / settings.num_rounds)
+        agents = eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, np.log(ceiling)))
+        pool = play.collect(networks, constants, sampler)
+        agents, agent_state = play.improve(
+            networks, constants, agents, agent_state, pool, _fold(keys, number, per_round)
+        )
+        networks, average = (
+            eqx.tree_at(lambda n: n.fusion_weight, weights, agents.fusion_weight) for weights in (networks, average)
+        )
+        errors = np.asarray(validate(average, constants))
+        if not np.isfinite(errors).all():
+            raise TrainingDiverged(f"the loss is not finite after {number} rounds; lower the learning rates")
+        history.append(errors)
+        is_better = errors.mean(1) < best.mean(1)
+        best = np.where(is_better[:, None], errors, best)
+        best_networks = jax.tree.map(partial(pathwise.choose_better, is_better), average, best_networks)
+        watch(number * per_round, errors, best)
+        rounds_since = 0 if is_better.any() else rounds_since + 1
+        if rounds_since >= optimisation.patience:
+            break
+    return Fitted(best_networks, best, np.stack(history))
+
+
+def _init(optimiser: Any, weights: Any) -> Any:
+    return jax.jit(jax.vmap(optimiser.init))(weights)
+
+
+def _fold(keys: PRNGKeyArray, *numbers: int) -> PRNGKeyArray:
+    for number in numbers:
+        keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
+    return keys
+
+
+def _joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Array:
+    """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
+    fixed = jax.lax.stop_gradient(policy.networks.fusion_weight)
+    networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fixed)
+    noise, exploration = randomness
+    return pathwise.loss(Policy(networks, policy.constants, policy.structure), windows, noise, exploration)
+
+
+def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
+    """The update, given a key and a spread for each design instead of noise and exploration."""
+
+    def draw(key: PRNGKeyArray, log_spread: Array, windows: Windows) -> tuple[Array, Array]:
+        def on_device(windows: Windows, key: PRNGKeyArray) -> tuple[Array, Array]:
+            noise_key, exploration_key = jax.random.split(key)
+            exploration = jnp.exp(log_spread) * jax.random.normal(exploration_key, windows.state.shape[:2])
+            return draw_noise(structure, windows, noise_key), exploration
+
+        return jax.vmap(on_device)(windows, jax.random.split(key, windows.state.shape[0]))
+
+    def with_keys(
+        networks: Networks, train_state: Any, constants: Constants, windows: Windows, chance: tuple[PRNGKeyArray, Array]
+    ) -> tuple[Networks, Any, Array]:
+        keys, log_spread = chance
+        randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(keys, log_spread, windows)
+        return update(networks, train_state, constants, windows, randomness)
+
+    return with_keys
+
+
+class _Play:
+    """The half of a round that changes g, compiled once: the pool of episodes and PPO over it."""
+
+    def __init__(self, structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> None:
+        batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
+        self._settings = settings
+        shared_out = partial(jax.shard_map, mesh=mesh, check_vma=False)
+
+        def hear(networks: Networks, constants: Constants, windows: Windows) -> Pool:
+            crowd = listen(Policy(networks, constants, structure), windows)
+            if structure.accounting == "total":
+                crowd = add_up(crowd, windows.state.shape[1])
+            return Pool(crowd, jnp.asarray(windows.state))
+
+        def hear_on_device(networks: Networks, constants: Constants, windows: Windows) -> Pool:
+            heard = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
+            return cast(Pool, jax.tree.map(lambda leaf: leaf[None], heard))
+
+        def improve_design(
+            networks: Networks, constants: Constants, agent: Agent, train_state: Any, pool: Pool, key: PRNGKeyArray
+        ) -> tuple[Agent, Any]:
+            policy = Policy(networks, constants, structure)
+            device_key = jax.random.fold_in(key, jax.lax.axis_index("batch"))
+
+            def iteration(carry: tuple[Agent, Any], number: Array) -> tuple[tuple[Agent, Any], None]:
+                return improve(policy, *carry, pool, settings, jax.random.fold_in(device_key, number)), None
+
+            return jax.lax.scan(iteration, (agent, train_state), jnp.arange(settings.num_iterations))[0]
+
+        def improve_on_device(*arguments: Any) -> tuple[Agent, Any]:
+            networks, constants, agents, train_state, pool, keys = arguments
+            result = over_designs(improve_design, (0,) * 6, num_designs)(
+                networks, constants, agents, train_state, _first(pool), keys
+            )
+            return cast(tuple[Agent, Any], result)
+
+        self._hear = jax.jit(shared_out(hear_on_device, in_specs=(everywhere, everywhere, batch), out_specs=batch))
+        self.improve = jax.jit(
+            shared_out(
+                improve_on_device,
+                in_specs=(everywhere, everywhere, everywhere, everywhere, batch, everywhere),
+                out_specs=everywhere,
+            )
+        )
+
+    def collect(self, networks: Networks, constants: Constants, sampler: Sampler) -> Pool:
+        """Episodes from fresh windows, enough of them for the settings."""
+        parts = [self._hear(networks, constants, sampler.draw())]
+        per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
+        while len(parts) * per_draw < self._settings.num_episodes:
+            parts.append(self._hear(networks, constants, sampler.draw()))
+        pool: Pool = _join(parts)
+        return pool
+
+
+@jax.jit
+def _join(parts: list[Pool]) -> Pool:
+    """The windows of all parts one after the other; leaves have leading axes for devices and designs."""
+    num_windows = [part.state.shape[3] for part in parts]
+    total, offsets = sum(num_windows), np.cumsum([0, *num_windows[:-1]])
+    window = [
+        jnp.where(part.crowd.window < count, part.crowd.window + offset, total)
+        for part, count, offset in zip(parts, num_windows, offsets, strict=True)
+    ]
+    crowd = Crowd(
+        features=jnp.concatenate([part.crowd.features for part in parts], axis=3),
+        arrived=jnp.concatenate([part.crowd.arrived for part in parts], axis=3),
+        window=jnp.concatenate(window, axis=2),
+        account_share=jnp.concatenate([part.crowd.account_share for part in parts], axis=2),
+    )
+    return Pool(crowd, jnp.concatenate([part.state for part in parts], axis=3))
+
+
+def _first(tree: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf[0], tree)

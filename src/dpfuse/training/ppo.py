@@ -1,0 +1,183 @@
+"""Proximal policy optimisation of the fusion weight g, with f and E fixed.
+
+The paper's section on PPO, for a cost. The action is the departure from even spending, in log-odds of the share of the
+budget left, drawn from a Gaussian around what g says, with a spread of its own to learn. J is a recurrent cost-to-go.
+With the ratio r of the action's new and old probabilities and its advantage G,
+
+    minimise    E[ max(r G, clip(r, 1 - eps, 1 + eps) G) ]:
+
+G is of a cost, so the safe side is the larger one. With f fixed, features are computed once (`listen`), and with total
+accounting only their sum over the sensors matters (`add_up`): an episode is a loop over the small networks alone.
+
+Two choices keep the gradients from drowning in noise. An action's cost is counted from what the same window with the
+same release noise costs when nothing is explored: that difference has the same gradient on average, as neither windows
+nor noise depend on the action. And advantages are generalised (Schulman et al. 2016).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import NamedTuple, cast
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from dpfuse.policy.gru import GRU, over_time
+from dpfuse.policy.networks import FusionWeight
+from dpfuse.policy.rollout import Crowd, close_loop
+from dpfuse.policy.step import Policy
+from dpfuse.policy.structure import Structure
+from dpfuse.training.settings import PPO
+
+_GRADIENT_NORM = 1.0
+
+
+class CostToGo(eqx.Module):
+    """J: the cost expected from each step on, from public information, by a GRU of its own."""
+
+    gru: GRU
+    head: eqx.nn.Linear
+
+    def __init__(self, num_inputs: int, size: int, *, key: PRNGKeyArray):
+        gru_key, head_key = jax.random.split(key)
+        self.gru = GRU(num_inputs, size, key=gru_key)
+        head = eqx.nn.Linear(size, 1, key=head_key)
+        self.head = eqx.tree_at(lambda h: (h.weight, h.bias), head, replace_fn=jnp.zeros_like)
+
+    def __call__(self, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
+        steps_left = jnp.arange(len(observed), 0, -1)[:, None]
+        return steps_left * _read(self.gru, self.head, observed)
+
+
+class Agent(eqx.Module):
+    """What PPO changes: g, the spread of its actions (in logarithm) and the cost-to-go."""
+
+    fusion_weight: FusionWeight
+    log_spread: Float[Array, ""]
+    cost_to_go: CostToGo
+
+
+class Pool(NamedTuple):
+    """Episodes to play: what the sensors have to say and the true states, in one device's share of windows."""
+
+    crowd: Crowd
+    state: Float[Array, "K windows n_x"]
+
+
+class Experience(NamedTuple):
+    """What was played: what g read, actions with their means and spread, advantages and costs from each step on."""
+
+    observed: Float[Array, "K windows inputs"]
+    action: Float[Array, "K windows"]
+    mean: Float[Array, "K windows"]
+    log_spread: Float[Array, ""]
+    advantage: Float[Array, "K windows"]
+    cost_to_go: Float[Array, "K windows"]
+
+
+def make_agent(structure: Structure, fusion_weight: FusionWeight, settings: PPO, key: PRNGKeyArray) -> Agent:
+    """An agent that starts from `fusion_weight`."""
+    num_inputs = structure.dimension + 3 + 2 * structure.num_states
+    cost_to_go = CostToGo(num_inputs, settings.critic_size, key=key)
+    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread)), cost_to_go)
+
+
+def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
+    """Adam, its gradient clipped."""
+    return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(settings.learning_rate))
+
+
+def departures(fusion_weight: FusionWeight, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
+    """What g says in every step, given what it read."""
+    result = jnp.zeros(observed.shape[:2])
+    if fusion_weight.by_step is not None:
+        result = result + fusion_weight.by_step[: len(observed), None]
+    if fusion_weight.gru is not None and fusion_weight.head is not None:
+        result = result + _read(fusion_weight.gru, fusion_weight.head, observed)
+    return result
+
+
+def improve(
+    policy: Policy, agent: Agent, train_state: optax.OptState, pool: Pool, settings: PPO, key: PRNGKeyArray
+) -> tuple[Agent, optax.OptState]:
+    """One round of playing every episode of the pool and learning from it; run on every device of the axis "batch"."""
+    experience = play(policy, agent, pool, settings, key)
+    optimiser = make_agent_optimiser(settings)
+
+    def learn(carry: tuple[Agent, optax.OptState], _: None) -> tuple[tuple[Agent, optax.OptState], None]:
+        agent, train_state = carry
+        grads = jax.grad(partial(surrogate, experience=experience, settings=settings))(agent)
+        grads = jax.lax.pmean(grads, "batch")  # type: ignore[no-untyped-call]  # JAX's own
+        updates, train_state = optimiser.update(grads, train_state)
+        return (cast(Agent, optax.apply_updates(agent, updates)), train_state), None
+
+    (agent, train_state), _ = jax.lax.scan(learn, (agent, train_state), length=settings.num_epochs)
+    return agent, train_state
+
+
+def play(policy: Policy, agent: Agent, pool: Pool, settings: PPO, key: PRNGKeyArray) -> Experience:
+    """Every episode once, with the actions that were explored and what became of them."""
+    networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, agent.fusion_weight)
+    policy = Policy(networks, policy.constants, policy.structure)
+    shape = pool.state.shape[:2]
+    noise_key, exploration_key = jax.random.split(key)
+    noise = jax.random.normal(noise_key, (*shape, policy.structure.dimension))
+    exploration = jnp.exp(agent.log_spread) * jax.random.normal(exploration_key, shape)
+    explored = close_loop(policy, pool.crowd, noise, exploration)
+
+    def cost(mean: Array) -> Array:
+        return jnp.mean(((mean - pool.state) / policy.constants.state_std) ** 2, axis=-1)
+
+    costs = cost(explored.mean)
+    if settings.paired:
+        costs = costs - cost(close_loop(policy, pool.crowd, noise).mean)
+    expected = agent.cost_to_go(explored.observed)
+    advantage = advantages(costs, expected, settings.gae)
+    mean = departures(agent.fusion_weight, explored.observed)
+    return Experience(explored.observed, mean + exploration, mean, agent.log_spread, advantage, advantage + expected)
+
+
+def advantages(
+    cost: Float[Array, "K windows"], expected: Float[Array, "K windows"], gae: float
+) -> Float[Array, "K windows"]:
+    """Generalised advantages: how much more each action cost than the cost-to-go had it, looking ahead with `gae`."""
+    after = jnp.concatenate([expected[1:], jnp.zeros_like(expected[:1])])
+    surprise = cost + after - expected
+
+    def step(later: Array, now: Array) -> tuple[Array, Array]:
+        advantage = now + gae * later
+        return advantage, advantage
+
+    result: Array = jax.lax.scan(step, jnp.zeros_like(cost[0]), surprise, reverse=True)[1]
+    return result
+
+
+def surrogate(agent: Agent, experience: Experience, settings: PPO) -> Float[Array, ""]:
+    """What a gradient step makes smaller: the clipped cost of the actions, and the squared error of the cost-to-go."""
+    mean = departures(agent.fusion_weight, experience.observed)
+    log_ratio = _log_likelihood(experience.action, mean, agent.log_spread) - _log_likelihood(
+        experience.action, experience.mean, experience.log_spread
+    )
+    ratio = jnp.exp(log_ratio)
+    size = jnp.sqrt(jnp.mean(experience.advantage**2)) + 1e-8
+    advantage = (experience.advantage - jnp.mean(experience.advantage)) / size
+    clipped = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
+    actions = jnp.mean(jnp.maximum(ratio * advantage, clipped * advantage))
+    scale = jax.lax.stop_gradient(jnp.mean(experience.cost_to_go**2)) + 1e-8
+    expected = agent.cost_to_go(experience.observed)
+    return actions + jnp.mean((expected - experience.cost_to_go) ** 2) / scale
+
+
+def _log_likelihood(action: Array, mean: Array, log_spread: Array) -> Array:
+    return -0.5 * ((action - mean) / jnp.exp(log_spread)) ** 2 - log_spread
+
+
+def _read(gru: GRU, head: eqx.nn.Linear, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
+    """A GRU over time and one number from its memory."""
+    everywhere = jnp.ones(observed.shape[:2], bool)
+    hidden = over_time(gru, jnp.swapaxes(observed, 1, 2), everywhere, ~everywhere)
+    assert head.bias is not None  # all of ours have one
+    return jnp.einsum("khw,h->kw", hidden, head.weight[0]) + head.bias[0]
