@@ -1,0 +1,28 @@
+"""What is kept of a file: one row for each vehicle and instant, in SI units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Rows(NamedTuple):
+    """Columns of equal length, 25 bytes a row."""
+
+    vehicle: NDArray[np.int32]
+    frame: NDArray[np.int32]  # in tenths of a second, from a start that each recording period has of its own
+    time_ms: NDArray[np.int64]  # since 1970
+    lane: NDArray[np.int8]
+    position: NDArray[np.float32]  # of the front, in m from where the recorded stretch begins
+    speed: NDArray[np.float32]  # m/s
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+        """The rows of these numbers, or where this is true."""
+        return Rows(*(column[index] for column in self))
+
+
+def concatenate(parts: list[Rows]) -> Rows:
+    """All rows, in this order."""
+    return Rows(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
