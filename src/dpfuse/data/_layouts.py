@@ -76,6 +76,8 @@ def detect(path: Path) -> Layout | None:
             raise FileRefused(f"{path} is not a Parquet file: {error}") from error
     with path.open("rb") as file:
         line = file.readline(_BLOCK_BYTES).decode("utf-8-sig", errors="replace")
+    if not line:
+        raise FileRefused(f"{path} is empty; fetch it again")
     fields = next(csv.reader([line]), []) if "," in line else line.split()
     kind: Literal["csv", "text"] = "csv" if "," in line else "text"
     if not fields or not _is_number(fields[0]):

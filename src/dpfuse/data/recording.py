@@ -6,7 +6,6 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,23 +20,12 @@ from dpfuse.types import NOBODY, Trajectories
 SECTION_M = (120.0, 520.0)
 MAIN_LANES = (1, 5)
 
+# Tenths of a second in 15 minutes, and from a full hour to the first period that starts after it: 07:50, 08:05, ...
+PERIOD_TICKS, PERIOD_OFFSET_TICKS = 9000, 3000
+
 _TICK_S = 0.1
-_PERIOD_TICKS = 9000  # 15 minutes, as the files are published
 _PACIFIC = timedelta(hours=-7)  # daylight saving time, in June
 _LONGEST_GAP_TICKS = 10
-
-
-class Period(NamedTuple):
-    """What a section was like for a quarter of an hour of the clock."""
-
-    name: str
-    num_vehicles: int
-    density_mean: float  # vehicles per km, main lanes together
-    density_std: float
-    density_min: float
-    density_max: float
-    speed_mps: float  # of a vehicle on the section, at a random instant
-    flow_per_h: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,8 +64,7 @@ class Recording:
     def trajectories(self, section: tuple[float, float] = SECTION_M, interval_s: float = 0.2) -> Trajectories:
         """One run: the density of a section, and the position and speed of every vehicle while it is there.
 
-        The run opens when each main lane has shown a vehicle at or past the end of the section and closes when one of
-        them has shown its last before the start: outside, the section was not yet, or no longer, seen in full.
+        The run lasts for as long as the section is seen in full, see `seen_in_full`.
 
         Args:
             section: from here up to, not including, there, in m.
@@ -92,9 +79,8 @@ class Recording:
         every = round(_check.is_positive("interval_s", interval_s) / _TICK_S)
         if every < 1 or abs(every * _TICK_S - interval_s) > 1e-9 * every:
             raise ValueError(f"interval_s must be a multiple of {_TICK_S}, got {interval_s}")
-        on_main_lanes = (self.lane >= MAIN_LANES[0]) & (self.lane <= MAIN_LANES[1])
-        opens, closes = self._complete(start, end, on_main_lanes)
-        seen = on_main_lanes & (self.position >= start) & (self.position < end)
+        opens, closes = self.seen_in_full(section)
+        seen = self.on_main_lanes & (self.position >= start) & (self.position < end)
         seen &= (self.tick >= opens) & (self.tick <= closes) & ((self.tick - opens) % every == 0)
         step = (self.tick[seen] - opens) // every
         num_steps = int(closes - opens) // every + 1
@@ -108,10 +94,15 @@ class Recording:
             interval_s=interval_s,
         )
 
-    def _complete(self, start: float, end: float, on_main_lanes: NDArray[np.bool_]) -> tuple[int, int]:
-        """The first and last tick between which the whole section was seen."""
+    def seen_in_full(self, section: tuple[float, float] = SECTION_M) -> tuple[int, int]:
+        """The first and last tick between which every vehicle on the section was tracked.
+
+        Tracks begin where the recorded stretch does: the section has filled when each main lane has shown a vehicle at
+        or past its end, and starts to empty when one of them has shown its last before its start.
+        """
+        start, end = _check_section(section)
         opens, closes = [], []
-        for lane in np.unique(self.lane[on_main_lanes]):
+        for lane in np.unique(self.lane[self.on_main_lanes]):
             own = self.lane == lane
             past, before = (self.tick[own & there] for there in (self.position >= end, self.position < start))
             if not len(past) or not len(before):
@@ -139,6 +130,10 @@ class Recording:
                 f"file of the period that is missing, or read one period alone"
             )
         return first, last
+
+    @property
+    def on_main_lanes(self) -> NDArray[np.bool_]:
+        return (self.lane >= MAIN_LANES[0]) & (self.lane <= MAIN_LANES[1])
 
 
 def us101(
@@ -195,9 +190,19 @@ def read(
     )
 
 
-def clock(tick: int) -> str:
+def clock(tick: float, form: str = "%H:%M:%S") -> str:
     """The time of day on the road."""
-    return f"{datetime.fromtimestamp(tick * _TICK_S, UTC) + _PACIFIC:%H:%M:%S}"
+    return f"{datetime.fromtimestamp(tick * _TICK_S, UTC) + _PACIFIC:{form}}"
+
+
+def period_of(tick: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of the published period that each tick falls into, by the clock."""
+    return (tick - PERIOD_OFFSET_TICKS) // PERIOD_TICKS
+
+
+def first_tick_of(period: int) -> int:
+    """The tick at which this period starts."""
+    return period * PERIOD_TICKS + PERIOD_OFFSET_TICKS
 
 
 def _check_section(section: tuple[float, float]) -> tuple[float, float]:
