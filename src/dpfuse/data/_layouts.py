@@ -23,7 +23,7 @@ _HEADERLESS = (
     *("v_length", "v_width", "v_class", "v_vel", "v_acc", "lane_id", "preceding", "following"),
     *("space_headway", "time_headway"),
 )
-_BLOCK_BYTES = 1 << 23
+_BLOCK_BYTES = 1 << 21
 _BATCH_ROWS = 1 << 18
 _SUFFIXES = (".txt", ".csv", ".parquet")
 

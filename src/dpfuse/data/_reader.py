@@ -176,22 +176,24 @@ def _to_numbers(column: Any, name: str) -> NDArray[np.float64]:
 
 
 def _once_each(rows: Rows) -> tuple[Rows, int, int]:
-    """Rows without those whose vehicle, time and frame came before; how many went, and how many of them disagreed."""
-    if not len(rows.vehicle):
-        return rows, 0, 0
-    key = (rows.vehicle.astype(np.int64) << 40) + (rows.time_ms - rows.time_ms.min())
+    """Rows without those whose vehicle and time came before; how many went, and how many of them disagreed."""
+    key = (rows.vehicle.astype(np.int64) << 40) + (rows.time_ms - int(_RULES["global_time"].lowest))
     if (np.diff(key) > 0).all():
         return rows, 0, 0
-    # Stable: of equal rows the first stays. Within a key, periods of one file are told apart by their frames.
-    order = np.lexsort((rows.frame, key))
-    rows = rows.take(order)
-    again = (np.diff(key[order]) == 0) & (np.diff(rows.frame) == 0)
-    kept = np.append(True, ~again)
-    # Compared with the row that stayed, however many times one stands.
-    stayed = np.flatnonzero(kept)[np.cumsum(kept) - 1]
+    # Stable: of equal rows the first stays.
+    order = np.argsort(key, kind="stable")
+    again = 1 + np.flatnonzero(np.diff(key[order]) == 0)
+    if not len(again):
+        return rows, 0, 0
+    is_first = np.ones(len(order), bool)
+    is_first[again] = False
+    first = order[np.maximum.accumulate(np.where(is_first, np.arange(len(order)), 0))[again]]
+    gone = order[again]
     values = rows.lane, rows.position, rows.speed
-    conflicts = np.logical_or.reduce([column != column[stayed] for column in values])
-    return rows.take(kept), int(again.sum()), int(conflicts.sum())
+    conflicts = np.logical_or.reduce([column[gone] != column[first] for column in values])
+    kept = np.ones(len(order), bool)
+    kept[gone] = False
+    return rows.take(kept), len(gone), int(conflicts.sum())
 
 
 def _find_fault(path: Path, layout: Layout, num_good: int, error: Exception) -> str:
