@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from dpfuse.data._layouts import arrow
 from dpfuse.data._rows import Rows
@@ -19,7 +21,7 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpfuse"
 
 
-def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, int]] | None:
+def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, Any]] | None:
     """The rows and counts that were kept for this file, or None."""
     pa, copy = arrow(), _copy_of(path, cache)
     try:
@@ -27,13 +29,13 @@ def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, int]] | None:
         kept = json.loads(table.schema.metadata[b"dpfuse"])
         if kept["file"] != _state_of(path):
             return None
-        return Rows(*(table[name].to_numpy() for name in Rows._fields)), kept["counts"]
+        return Rows._make(table[name].to_numpy() for name in Rows._fields), kept["counts"]
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
         # Whatever is wrong with a copy, the file itself can be read.
         return None
 
 
-def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, int]) -> None:
+def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, Any]) -> None:
     """Keep rows and counts for the next time; a folder that cannot be written to is left alone."""
     pa, copy = arrow(), _copy_of(path, cache)
     table = pa.table(rows._asdict()).replace_schema_metadata(
@@ -45,7 +47,8 @@ def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, int]) -> 
         pa.feather.write_feather(table, partial, compression="zstd")
         partial.replace(copy)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _copy_of(path: Path, cache: Path | None) -> Path:

@@ -1,7 +1,6 @@
 """Files and periods put together: ids that are unique, and no vehicle counted twice.
 
-Numbers of vehicles start anew in each period, and so do numbers of frames: the difference between a row's time and its
-frame tells the periods of one file apart. Periods overlap a little in time, and a folder may hold the same period
+Numbers of vehicles start anew in each period. Periods overlap a little in time, and a folder may hold the same period
 twice. Vehicles of two periods are the same one if they share lane and place for at least half of the time that both
 are seen: no two fronts in one lane come that close.
 """
@@ -16,13 +15,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfuse.data._rows import Rows
+from dpfuse.data._rows import TICK_MS, Rows, periods_of
 from dpfuse.errors import FileRefused
 
-TICK_MS = 100
 IDS_EACH = 1_000_000
 
-_SAME_PERIOD_MS = 60_000
 _SAME_PLACE_M = 2.0
 _SAME_SHARE = 0.5
 # Published periods overlap by about one minute.
@@ -42,7 +39,7 @@ class Sightings(NamedTuple):
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Sightings:
         """The entries of these numbers, or where this is true."""
-        return Sightings(*(column[index] for column in self))
+        return Sightings._make(column[index] for column in self)
 
 
 class Joined(NamedTuple):
@@ -61,19 +58,8 @@ def join(files: Sequence[tuple[Path, Rows]]) -> Joined:
     for (one, first), (other, second) in combinations(list(zip(sources, parts, strict=True)), 2):
         pairs = _same_vehicles(first, second, one[0], other[0])
         same |= {later: same.get(earlier, earlier) for earlier, later in pairs if later not in same}
-    sightings = Sightings(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    sightings = Sightings._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
     return Joined(_count_once(sightings, same) if same else sightings, len(same))
-
-
-def periods_of(rows: Rows) -> list[Rows]:
-    """The rows of each period, told apart by the time of frame 0."""
-    starts = rows.time_ms - TICK_MS * rows.frame.astype(np.int64)
-    known = np.unique(starts)
-    cuts = known[1:][np.diff(known) > _SAME_PERIOD_MS]
-    if not len(cuts):
-        return [rows]
-    number = np.searchsorted(cuts, starts, side="right")
-    return [rows.take(number == each) for each in range(len(cuts) + 1)]
 
 
 def _to_sightings(rows: Rows, number: int) -> Sightings:
@@ -93,7 +79,7 @@ def _same_vehicles(first: Sightings, second: Sightings, one: Path, other: Path) 
     if start > stop:
         return []
     parts = [each.take((each.tick >= start) & (each.tick <= stop)) for each in (first, second)]
-    both = Sightings(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    both = Sightings._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
     both = both.take(np.lexsort((both.position, both.lane, both.tick)))
     close = (np.diff(both.tick) == 0) & (np.diff(both.lane) == 0) & (np.diff(both.position) < _SAME_PLACE_M)
     pairs = np.sort(np.stack([both.vehicle[:-1][close], both.vehicle[1:][close]], axis=1), axis=1)

@@ -120,20 +120,20 @@ def records(path: Path, layout: Layout) -> Iterator[tuple[str, dict[str, str] | 
     if layout.kind == "parquet":
         number = 0
         for batch in batches(path, layout, lambda _: None):
-            for values in zip(*(column.to_pylist() for column in batch.values()), strict=True):
+            for row in zip(*(column.to_pylist() for column in batch.values()), strict=True):
                 number += 1
-                yield f"row {number}", dict(zip(batch, map(str, values), strict=True))
+                yield f"row {number}", dict(zip(batch, map(str, row), strict=True))
         return
     with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, 1):
             if not line.strip() or (number == 1 and layout.has_header):
                 continue
             fields = next(csv.reader([line])) if layout.kind == "csv" else line.split()
-            values = dict(zip(layout.names, fields, strict=False))
-            fault = f"must have {len(layout.names)} columns, got {len(fields)}"
-            columns = layout.columns.items()
-            is_whole = len(fields) == len(layout.names)
-            yield f"line {number}", {name: values[spelling] for name, spelling in columns} if is_whole else fault
+            if len(fields) != len(layout.names):
+                yield f"line {number}", f"must have {len(layout.names)} columns, got {len(fields)}"
+                continue
+            values = dict(zip(layout.names, fields, strict=True))
+            yield f"line {number}", {name: values[spelling] for name, spelling in layout.columns.items()}
 
 
 def _with_columns(path: Path, layout: Layout) -> Layout | None:

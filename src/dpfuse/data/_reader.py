@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from dpfuse.data import _cache
 from dpfuse.data._layouts import NEEDED, SITE, Advance, Layout, arrow, batches, detect, records
-from dpfuse.data._rows import Rows, concatenate
+from dpfuse.data._rows import Rows, concatenate, periods_of
 from dpfuse.errors import DatasetMissing, FileRefused
 
 SITES = ("us-101", "i-80", "lankershim", "peachtree")
@@ -92,7 +93,7 @@ def read_files(
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not progress) as bar:
+    with Progress(*columns, console=Console(stderr=True), disable=not progress) as bar:
         task = bar.add_task("reading", total=sum(path.stat().st_size for path, _ in found))
         read = []
         for path, layout in found:
@@ -109,8 +110,7 @@ def read_file(path: Path, layout: Layout, cache: Path | None, advance: Advance) 
     kept = _cache.load(path, cache) if layout.kind != "parquet" else None
     if kept:
         advance(path.stat().st_size)
-        rows, counts = kept
-        return FileRead(path=path, layout=layout.kind, from_cache=True, **counts), rows
+        return FileRead(path=path, layout=layout.kind, from_cache=True, **kept[1]), kept[0]
     parts: list[Rows] = []
     num_read = num_elsewhere = 0
     pa = arrow()
@@ -120,14 +120,17 @@ def read_file(path: Path, layout: Layout, cache: Path | None, advance: Advance) 
             parts.append(part)
             num_read += len(batch["vehicle_id"])
             num_elsewhere += len(batch["vehicle_id"]) - len(part.vehicle)
-    except (_Broken, pa.ArrowInvalid, UnicodeDecodeError, OSError) as error:
+    except (_Broken, pa.ArrowException, OSError) as error:
         raise FileRefused(_find_fault(path, layout, num_read, error)) from None
-    rows, num_duplicates, num_conflicts = _once_each(concatenate(parts))
-    counts = {
+    if not parts:
+        raise FileRefused(f"{path} has no rows; fetch it again")
+    periods, num_duplicates, num_conflicts = zip(*map(_once_each, periods_of(concatenate(parts))), strict=True)
+    rows = concatenate(list(periods))
+    counts: dict[str, Any] = {
         "num_rows": num_read - num_elsewhere,
         "num_elsewhere": num_elsewhere,
-        "num_duplicates": num_duplicates,
-        "num_conflicts": num_conflicts,
+        "num_duplicates": sum(num_duplicates),
+        "num_conflicts": sum(num_conflicts),
     }
     if layout.kind != "parquet":
         _cache.save(path, cache, rows, counts)
@@ -198,9 +201,10 @@ def _once_each(rows: Rows) -> tuple[Rows, int, int]:
 
 def _find_fault(path: Path, layout: Layout, num_good: int, error: Exception) -> str:
     """What to say of a file that could not be read: the first line that breaks a rule, `num_good` rows or more in."""
-    for where, values in islice(records(path, layout), num_good, None):
-        if fault := values if isinstance(values, str) else _fault_in(values):
-            return f"{path}, {where}: {fault}"
+    with suppress(arrow().ArrowException, OSError):
+        for where, values in islice(records(path, layout), num_good, None):
+            if fault := values if isinstance(values, str) else _fault_in(values):
+                return f"{path}, {where}: {fault}"
     return f"{path} cannot be read: {error}"
 
 
