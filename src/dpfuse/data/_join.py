@@ -89,9 +89,10 @@ def _same_vehicles(first: Sightings, second: Sightings, one: Path, other: Path) 
     pairs = pairs[count >= _SAME_SHARE * common]
     fewer = min(len(np.unique(part.vehicle)) for part in parts)
     if stop - start > _LONG_OVERLAP_TICKS and len(pairs) < fewer / 2:
+        names = f"{one} and {other}" if one != other else f"two periods of {one}"
         raise FileRefused(
-            f"{one} and {other} both cover {(stop - start) * TICK_MS / 1000:.0f} s but see different vehicles; keep "
-            f"one of them: every vehicle would count twice"
+            f"{names} both cover {(stop - start) * TICK_MS / 1000:.0f} s but see different vehicles; keep one of them: "
+            f"every vehicle would count twice"
         )
     return [(int(earlier), int(later)) for earlier, later in pairs]
 

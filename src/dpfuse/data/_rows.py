@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 TICK_MS = 100
 
-# Apart by 15 minutes, as far as is known.
-_SAME_PERIOD_MS = 60_000
+# Within a period frames keep to the clock; periods of a site differ by 10 seconds or more.
+_SAME_PERIOD_MS = 1000
 
 
 class Rows(NamedTuple):
