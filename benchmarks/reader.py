@@ -16,6 +16,9 @@ import pyarrow as pa
 from _measure import write_results
 from pyarrow import csv, parquet
 
+from dpfuse import data
+from dpfuse.data.recording import SECTION_M
+
 REPEATS = 3
 EXPORT_BYTES = 1_500_000_000
 # The order and spelling of the export of all sites; what is not read has a constant value of the usual width.
@@ -29,8 +32,10 @@ ORDER = (
     "v_acc lane_id o_zone d_zone int_id section_id direction movement preceding following space_headway time_headway "
     "location"
 ).split()
+# Not ru_maxrss: it starts from that of the process which started this one.
 READ = """
-import json, resource, sys, time
+import json, re, sys, time
+from pathlib import Path
 from dpfuse.data import read
 start, cpu = time.perf_counter(), time.process_time()
 recording = read(sys.argv[1], cache=sys.argv[2])
@@ -40,7 +45,7 @@ print(json.dumps({
     "read_s": round(read_s, 2),
     "with_trajectories_s": round(time.perf_counter() - start, 2),
     "cpu_s": round(time.process_time() - cpu, 2),
-    "peak_rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    "peak_rss_mb": int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024,
     "sightings": len(recording.vehicle),
     "from_copy": [file.from_cache for file in recording.files],
 }))
@@ -73,7 +78,15 @@ def main() -> None:
             },
             "the same, from the compact copy": measure(export, scratch / "copies"),
         }
-    write_results("reader", {"setting": {"repeats": REPEATS, "rows": at_hand[0]["sightings"]}, "files": results})
+    recording = data.read(folder)
+    found = data.periods(recording.trajectories(), recording.seen_in_full()[0])
+    setting = {"repeats": REPEATS, "section_m": SECTION_M, "pyarrow": pa.__version__}
+    shown = [{key: _round(value) for key, value in period._asdict().items()} for period in found]
+    write_results("reader", {"setting": setting, "reading": results, "periods": shown})
+
+
+def _round(value: Any) -> Any:
+    return round(value, 1) if isinstance(value, float) else value
 
 
 def measure(source: Path, cache: Path) -> dict[str, Any]:
