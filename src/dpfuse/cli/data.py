@@ -46,10 +46,10 @@ def data(
 ) -> None:
     """Read a published recording, say what was found, and plot it.
 
-    us101 is US Highway 101 southbound on 15 June 2005, 07:50 to 08:35 (NGSIM), in
-    any layout in which it was published; docs/data.md says where. The state is the
-    density of a section in vehicles per km, main lanes together; each vehicle
-    measures its position and speed.
+    us101 is US Highway 101 southbound on 15 June 2005, 07:50 to 08:35 (NGSIM),
+    in any layout in which it was published; docs/data.md says where. The state
+    is the density of a section in vehicles per km, main lanes together; each
+    vehicle measures its position and speed.
 
     Example: dpfuse data us101 --data DIR --save us101.dpfuse-data
     """
