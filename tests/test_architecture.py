@@ -15,16 +15,17 @@ import dpfuse
 
 SOURCE = Path(dpfuse.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-BASE = {"errors", "types", "_check", "_archive"}
+BASE = {"errors", "types", "_check", "_archive", "_slots"}
 # What each part may import, apart from itself.
 ALLOWED = {
     **{name: BASE for name in BASE},
     "privacy": BASE,
     "systems": BASE,
+    "data": BASE,
     "policy": BASE | {"privacy", "systems"},
     "training": BASE | {"privacy", "systems", "policy"},
     "evaluation": BASE | {"privacy", "systems", "policy"},
-    "cli": BASE | {"privacy", "systems", "policy", "training", "evaluation", "__init__"},
+    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "__init__"},
     "__init__": BASE | {"policy", "training", "evaluation"},
 }
 
@@ -86,7 +87,7 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-@pytest.mark.parametrize("package", ["privacy", "systems", "policy", "training", "evaluation"])
+@pytest.mark.parametrize("package", ["privacy", "systems", "data", "policy", "training", "evaluation"])
 def test_packages_export_what_they_list(package):
     module = import_module(f"dpfuse.{package}")
     assert len(set(module.__all__)) == len(module.__all__)
@@ -99,9 +100,9 @@ def test_an_unknown_name_is_an_attribute_error():
         dpfuse.tarin  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types"])
+@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data"])
 def test_importing_is_quick(module):
-    slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib")
+    slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib", "pyarrow")
     code = f"import sys, {module}; print([name for name in {slow} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dpfuse.systems.freeway import Freeway, _assign_slots, _drive, simulate
+from dpfuse._slots import assign_slots
+from dpfuse.systems.freeway import Freeway, _drive, simulate
 from dpfuse.types import NOBODY, Trajectories
 
 
@@ -130,7 +131,7 @@ def test_slots_hold_each_vehicle_once(minutes: Trajectories) -> None:
 def test_assign_slots_by_hand() -> None:
     entered, stay = np.array([0, 0, 2, 3, 4]), np.array([2, 10, 2, 3, 1])
     # 0 leaves before step 2, so 2 takes its slot until step 4, where 4 does; 3 finds none free.
-    assert _assign_slots(entered, stay).tolist() == [0, 1, 0, 2, 0]
+    assert assign_slots(entered, stay).tolist() == [0, 1, 0, 2, 0]
 
 
 def test_equal_seeds_give_equal_traffic() -> None:

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, TrainingDiverged
+    from dpfuse.errors import BudgetExceeded, DatasetMissing, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
     from dpfuse.evaluation import Comparison, Report, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
     from dpfuse.training import Architecture, Optimisation, train, train_many, use_all_cores
@@ -19,11 +19,13 @@ __all__ = [
     "Architecture",
     "BudgetExceeded",
     "Comparison",
+    "DatasetMissing",
     "Design",
     "DpfuseError",
     "ExactStep",
     "FileRefused",
     "Guarantee",
+    "MissingExtra",
     "Optimisation",
     "Report",
     "TrainingDiverged",
@@ -38,7 +40,7 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
-    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "TrainingDiverged"),
+    "errors": ("BudgetExceeded", "DatasetMissing", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
     "evaluation": ("Comparison", "Report", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
     "training": ("Architecture", "Optimisation", "train", "train_many", "use_all_cores"),

@@ -15,3 +15,11 @@ class TrainingDiverged(DpfuseError):
 
 class FileRefused(DpfuseError):
     """A file is not what its name says: wrong kind, version, shape or content."""
+
+
+class DatasetMissing(DpfuseError):
+    """Published data that a command or test needs are not where it looked."""
+
+
+class MissingExtra(DpfuseError):
+    """A part of dpfuse needs a package that a plain install leaves out."""

@@ -12,7 +12,6 @@ upstream.
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._slots import assign_slots
 from dpfuse.types import NOBODY, Trajectories
 
 Floats = NDArray[np.float32]
@@ -396,7 +396,7 @@ def _to_trajectories(freeway: Freeway, seen: _Sightings, shape: tuple[int, int],
     slot = np.zeros_like(run)
     for each in range(num_runs):
         there = np.flatnonzero((run == each) & (stay > 0))
-        slot[there] = _assign_slots(entered[there], stay[there])
+        slot[there] = assign_slots(entered[there], stay[there])
     num_slots = int(slot.max()) + 1
     place = (run * num_steps * num_slots + slot)[seen.vehicle] + seen.step * num_slots
     ids = np.full(num_runs * num_steps * num_slots, NOBODY)
@@ -413,17 +413,3 @@ def _to_trajectories(freeway: Freeway, seen: _Sightings, shape: tuple[int, int],
         sensors=sensors,
         interval_s=interval_s,
     )
-
-
-def _assign_slots(entered: Ints, stay: Ints) -> Ints:
-    """For each vehicle the lowest slot that is free for `stay` steps from the one at which it entered."""
-    slots = np.empty(len(entered), np.int64)
-    free: list[int] = []
-    taken: list[tuple[int, int]] = []
-    for vehicle in np.argsort(entered, kind="stable"):
-        now = int(entered[vehicle])
-        while taken and taken[0][0] <= now:
-            heapq.heappush(free, heapq.heappop(taken)[1])
-        slots[vehicle] = heapq.heappop(free) if free else len(taken)
-        heapq.heappush(taken, (now + int(stay[vehicle]), int(slots[vehicle])))
-    return slots

@@ -1,0 +1,161 @@
+"""`dpfuse data`: what a published recording holds, seen, and turned into a file to train on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dpfuse.cli._files import refuse_overwrite
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from dpfuse.data import Recording
+
+
+class Dataset(StrEnum):
+    """The recordings that dpfuse reads."""
+
+    us101 = "us101"
+
+
+def data(
+    dataset: Annotated[Dataset, typer.Argument(help="Which recording.")] = Dataset.us101,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--data", envvar="DPFUSE_DATA", help="Folder with the published files, or one of them."),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("out/us101"),
+    save: Annotated[Path | None, typer.Option(help="Also write a recording for `dpfuse train`.")] = None,
+    share: Annotated[float, typer.Option(help="Share of the vehicles that report in --save, in (0, 1].")] = 0.3,
+    seed: Annotated[int, typer.Option(help="Of the draw of those that report.")] = 0,
+    section: Annotated[
+        tuple[float, float], typer.Option(help="Start and end of the section, in m along the recorded stretch.")
+    ] = (120.0, 520.0),
+    interval: Annotated[float, typer.Option(help="Seconds between steps, a multiple of 0.1.")] = 0.2,
+    cache: Annotated[
+        Path | None, typer.Option(help="Folder for compact copies of text files; by default the user's cache.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --save.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Read a published recording, say what was found, and plot it.
+
+    us101 is US Highway 101 southbound on 15 June 2005, 07:50 to 08:35 (NGSIM),
+    in any layout in which it was published; docs/data.md says where. The state
+    is the density of a section in vehicles per km, main lanes together; each
+    vehicle measures its position and speed.
+
+    Example: dpfuse data us101 --data DIR --save us101.dpfuse-data
+    """
+    from dpfuse.data import figures, periods, read
+
+    assert dataset is Dataset.us101
+    if save:
+        refuse_overwrite(save, force)
+    recording = read(folder, cache=cache, progress=not as_json)
+    run = recording.trajectories(section, interval)
+    first, last = recording.seen_in_full(section)
+    out.mkdir(parents=True, exist_ok=True)
+    figures.plot_density(run, first).savefig(out / "density.png", dpi=120)
+    figures.plot_space_time(recording, section).savefig(out / "space-time.png", dpi=120)
+    if save:
+        run.sample_sensors(share, seed).save(save)
+    summary = {
+        **_found(recording),
+        "section_m": list(section),
+        "interval_s": interval,
+        "steps": run.num_steps,
+        "run_ticks": [first, last],
+        "periods": [period._asdict() for period in periods(run, first)],
+        "figures": str(out),
+        "file": str(save) if save else None,
+    }
+    if as_json:
+        typer.echo(json.dumps(summary))
+    else:
+        _show(summary, recording, share)
+
+
+def _found(recording: Recording) -> dict[str, Any]:
+    return {
+        "files": [
+            {
+                "path": str(file.path),
+                "layout": file.layout,
+                "rows": file.num_rows,
+                "duplicates": file.num_duplicates,
+                "conflicts": file.num_conflicts,
+                "elsewhere": file.num_elsewhere,
+                "from_cache": file.from_cache,
+            }
+            for file in recording.files
+        ],
+        "passed_over": [str(path) for path in recording.passed_over],
+        "sightings": len(recording.vehicle),
+        "vehicles": recording.num_vehicles,
+        "seen_twice": recording.num_seen_twice,
+        "duration_s": recording.duration_s,
+    }
+
+
+def _show(summary: dict[str, Any], recording: Recording, share: float) -> None:
+    from rich.console import Console
+
+    from dpfuse.data.recording import clock
+
+    console = Console(soft_wrap=True)
+    console.print(_files(summary))
+    for note in _notes(summary):
+        console.print(note)
+    start, stop = clock(int(recording.tick.min())), clock(int(recording.tick.max()))
+    console.print(f"{summary['vehicles']:,} vehicles from {start} to {stop}, {summary['sightings']:,} sightings.")
+    console.print(_periods(summary))
+    opens, closes = (clock(tick) for tick in summary["run_ticks"])
+    console.print(
+        f"The section was seen in full from {opens} to {closes}: one run of {summary['steps']:,} steps of "
+        f"{summary['interval_s']:g} s. Figures are in {summary['figures']}/"
+    )
+    if summary["file"]:
+        console.print(f"{summary['file']}: the same run, {share:.0%} of the vehicles reporting.")
+
+
+def _files(summary: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table("file", "layout", "rows", "duplicates")
+    for file in summary["files"]:
+        layout = f"{file['layout']}, kept copy" if file["from_cache"] else file["layout"]
+        table.add_row(Path(file["path"]).name, layout, f"{file['rows']:,}", f"{file['duplicates']:,}")
+    return table
+
+
+def _notes(summary: dict[str, Any]) -> Iterator[str]:
+    """What was left out, or is odd."""
+    for file in summary["files"]:
+        if file["conflicts"]:
+            yield f"{file['path']}: {file['conflicts']:,} duplicates disagree with the first such row, which counts."
+        if file["elsewhere"]:
+            yield f"{file['path']}: {file['elsewhere']:,} rows of other sites were left out."
+    for path in summary["passed_over"]:
+        yield f"{path} holds no vehicle trajectories and was passed over."
+    if summary["seen_twice"]:
+        yield f"{summary['seen_twice']:,} vehicles were seen in two periods at once; each counts once."
+
+
+def _periods(summary: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    start, end = summary["section_m"]
+    title = f"Section from {start:g} to {end:g} m, lanes 1 to 5"
+    columns = "period", "vehicles", "veh/km", "std", "min", "max", "m/s", "veh/h"
+    table = Table(*columns, title=title, title_justify="left")
+    for period in summary["periods"]:
+        name, vehicles, *density, speed, flow = period.values()
+        table.add_row(name, f"{vehicles:,}", *(f"{value:.1f}" for value in (*density, speed)), f"{flow:,.0f}")
+    return table

@@ -1,0 +1,44 @@
+"""What is kept of a file: one row for each vehicle and instant, in SI units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+TICK_MS = 100
+
+# Within a period frames keep to the clock; periods of a site differ by 10 seconds or more.
+_SAME_PERIOD_MS = 1000
+
+
+class Rows(NamedTuple):
+    """Columns of equal length, 25 bytes a row."""
+
+    vehicle: NDArray[np.int32]
+    frame: NDArray[np.int32]  # in tenths of a second, from a start that each period has of its own
+    time_ms: NDArray[np.int64]  # since 1970
+    lane: NDArray[np.int8]
+    position: NDArray[np.float32]  # of the front, in m from where the recorded stretch begins
+    speed: NDArray[np.float32]  # m/s
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+        """The rows of these numbers, or where this is true."""
+        return Rows._make(column[index] for column in self)
+
+
+def concatenate(parts: list[Rows]) -> Rows:
+    """All rows, in this order."""
+    return Rows._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+
+def periods_of(rows: Rows) -> list[Rows]:
+    """The rows of each period: numbers of vehicles start anew in it, and frame 0 has another time."""
+    starts = rows.time_ms - TICK_MS * rows.frame.astype(np.int64)
+    known = np.unique(starts)
+    cuts = known[1:][np.diff(known) > _SAME_PERIOD_MS]
+    if not len(cuts):
+        return [rows]
+    number = np.searchsorted(cuts, starts, side="right")
+    return [rows.take(number == each) for each in range(len(cuts) + 1)]

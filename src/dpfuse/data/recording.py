@@ -1,0 +1,235 @@
+"""US Highway 101 as it was recorded, and the `Trajectories` of a section of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse import _check
+from dpfuse._slots import assign_slots
+from dpfuse.data._join import join
+from dpfuse.data._reader import FileRead, find_files, read_files
+from dpfuse.errors import DatasetMissing
+from dpfuse.types import NOBODY, Trajectories
+
+SECTION_M = (120.0, 520.0)
+MAIN_LANES = (1, 5)
+
+# Tenths of a second in 15 minutes, and from a full hour to the first period that starts after it: 07:50, 08:05, ...
+PERIOD_TICKS, PERIOD_OFFSET_TICKS = 9000, 3000
+
+_TICK_S = 0.1
+_PACIFIC = timedelta(hours=-7)  # daylight saving time, in June
+_LONGEST_GAP_TICKS = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """Every sighting of every vehicle, one entry for each vehicle and tenth of a second, in any order.
+
+    Attributes:
+        vehicle: ids, unique over all files: the published number plus a million for the first period, two for the
+            second. A vehicle that two periods saw at once has the id of the earlier.
+        tick: time in tenths of a second since 1970.
+        lane: 1 to 5 are the main lanes from the median, 6 the auxiliary lane, 7 the on-ramp, 8 the off-ramp.
+        position: of the front, in m from where the recorded stretch begins.
+        speed: in m/s.
+        files: what was read, file by file.
+        passed_over: files in the folder that hold no vehicle trajectories.
+        num_seen_twice: vehicles that two periods saw at once; they are counted once.
+    """
+
+    vehicle: NDArray[np.int64]
+    tick: NDArray[np.int64]
+    lane: NDArray[np.int8]
+    position: NDArray[np.float32]
+    speed: NDArray[np.float32]
+    files: tuple[FileRead, ...]
+    passed_over: tuple[Path, ...] = ()
+    num_seen_twice: int = 0
+
+    @property
+    def num_vehicles(self) -> int:
+        return len(np.unique(self.vehicle))
+
+    @property
+    def duration_s(self) -> float:
+        return float(self.tick.max() - self.tick.min()) * _TICK_S
+
+    def trajectories(self, section: tuple[float, float] = SECTION_M, interval_s: float = 0.2) -> Trajectories:
+        """One run: the density of a section, and the position and speed of every vehicle while it is there.
+
+        The run lasts for as long as the section is seen in full, see `seen_in_full`.
+
+        Args:
+            section: from here up to, not including, there, in m.
+            interval_s: time between steps, a multiple of 0.1 s. The instants in between are left out.
+
+        Returns:
+            `state` (1, K, 1) is the density in vehicles per km, lanes 1 to 5 together. `measurements` (1, K, m, 2) are
+            the position in m from the start of the section and the speed in m/s. A vehicle that is not seen at an
+            instant, or is on another lane, is absent and in no count.
+        """
+        start, end = _check_section(section)
+        every = round(_check.is_positive("interval_s", interval_s) / _TICK_S)
+        if every < 1 or abs(every * _TICK_S - interval_s) > 1e-9 * every:
+            raise ValueError(f"interval_s must be a multiple of {_TICK_S}, got {interval_s}")
+        opens, closes = self.seen_in_full(section)
+        seen = self.on_main_lanes & (self.position >= start) & (self.position < end)
+        seen &= (self.tick >= opens) & (self.tick <= closes) & ((self.tick - opens) % every == 0)
+        step = (self.tick[seen] - opens) // every
+        num_steps = int(closes - opens) // every + 1
+        values = np.stack([self.position[seen] - np.float32(start), self.speed[seen]], axis=-1)
+        measurements, present, sensors = _in_slots(step, self.vehicle[seen], values, num_steps)
+        return Trajectories(
+            state=present.sum(-1)[None, :, None] * (1000 / (end - start)),
+            measurements=measurements[None],
+            present=present[None],
+            sensors=sensors[None],
+            interval_s=interval_s,
+        )
+
+    def seen_in_full(self, section: tuple[float, float] = SECTION_M) -> tuple[int, int]:
+        """The first and last tick between which every vehicle on the section was tracked.
+
+        Tracks begin where the recorded stretch does: the section has filled when each main lane has shown a vehicle at
+        or past its end, and starts to empty when one of them has shown its last before its start.
+        """
+        start, end = _check_section(section)
+        opens, closes = [], []
+        for lane in np.unique(self.lane[self.on_main_lanes]):
+            own = self.lane == lane
+            past, before = (self.tick[own & there] for there in (self.position >= end, self.position < start))
+            if not len(past) or not len(before):
+                seen = self.position[own]
+                raise ValueError(
+                    f"section must lie within what was recorded, {seen.min():.0f} to {seen.max():.0f} m on lane "
+                    f"{lane}, got {start:g} to {end:g}"
+                )
+            opens.append(int(past.min()))
+            closes.append(int(before.max()))
+        if not opens:
+            raise ValueError("the recording must have vehicles on lanes 1 to 5, it has none; read other files")
+        first, last = max(opens), min(closes)
+        if last < first:
+            raise ValueError(
+                f"section must be crossed by vehicles that the recording saw enter, but it ends before; it lasts "
+                f"{self.duration_s:.0f} s; read more files or take a shorter section"
+            )
+        ticks = np.flatnonzero(np.bincount(self.tick[(self.tick >= first) & (self.tick <= last)] - first))
+        gap = int(np.diff(ticks).max(initial=0))
+        if gap > _LONGEST_GAP_TICKS:
+            at = first + int(ticks[np.diff(ticks).argmax()])
+            raise ValueError(
+                f"the recording must have no gap, nobody is seen for {gap * _TICK_S:.0f} s after {clock(at)}; add the "
+                f"file of the period that is missing, or read one period alone"
+            )
+        return first, last
+
+    @property
+    def on_main_lanes(self) -> NDArray[np.bool_]:
+        return (self.lane >= MAIN_LANES[0]) & (self.lane <= MAIN_LANES[1])
+
+
+def us101(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    section: tuple[float, float] = SECTION_M,
+    interval_s: float = 0.2,
+    cache: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> Trajectories:
+    """One run of the traffic on a section of US-101, as recorded on 15 June 2005 from 07:50 to 08:35.
+
+    All vehicles report; `Trajectories.sample_sensors` draws a share of them.
+
+    Args:
+        directory: see `read`.
+        section: from here up to, not including, there, in m from where the recorded stretch begins.
+        interval_s: time between steps, a multiple of 0.1 s.
+        cache: see `read`.
+        progress: show a progress bar on stderr.
+
+    Returns:
+        As `freeway.simulate`: `state` (1, K, 1) is the density in vehicles per km, lanes 1 to 5 together;
+        `measurements` (1, K, m, 2) are the position on the section in m and the speed in m/s.
+    """
+    return read(directory, cache=cache, progress=progress).trajectories(section, interval_s)
+
+
+def read(
+    directory: str | os.PathLike[str] | None = None,
+    *,
+    cache: str | os.PathLike[str] | None = None,
+    progress: bool = False,
+) -> Recording:
+    """All that was recorded on US-101, from files in any published layout.
+
+    Args:
+        directory: a folder with the files, or with a folder `us101` that has them, or one file; by default the folder
+            that the environment variable DPFUSE_DATA names.
+        cache: folder for compact copies of text files; by default `dpfuse` in the user's cache folder.
+        progress: show a progress bar on stderr.
+    """
+    where = directory if directory is not None else os.environ.get("DPFUSE_DATA")
+    if not where:
+        raise DatasetMissing("no folder with recordings; name one, or set the environment variable DPFUSE_DATA")
+    found, passed_over = find_files(Path(where))
+    files, rows = read_files(found, None if cache is None else Path(cache), progress)
+    joined = join([(file.path, each) for file, each in zip(files, rows, strict=True)])
+    return Recording(
+        *joined.sightings,
+        files=tuple(files),
+        passed_over=tuple(passed_over),
+        num_seen_twice=joined.num_seen_twice,
+    )
+
+
+def clock(tick: float, form: str = "%H:%M:%S") -> str:
+    """The time of day on the road."""
+    return f"{datetime.fromtimestamp(tick * _TICK_S, UTC) + _PACIFIC:{form}}"
+
+
+def period_of(tick: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Number of the published period that each tick falls into, by the clock."""
+    return (tick - PERIOD_OFFSET_TICKS) // PERIOD_TICKS
+
+
+def first_tick_of(period: int) -> int:
+    """The tick at which this period starts."""
+    return period * PERIOD_TICKS + PERIOD_OFFSET_TICKS
+
+
+def _check_section(section: tuple[float, float]) -> tuple[float, float]:
+    try:
+        start, end = (float(bound) for bound in section)
+    except (TypeError, ValueError):
+        raise TypeError("section must be two numbers, its start and end in m") from None
+    if not np.isfinite([start, end]).all() or end <= start:
+        raise ValueError(f"section must have a start before its end, in m, got {start:g} to {end:g}")
+    return start, end
+
+
+def _in_slots(
+    step: NDArray[np.int64], vehicle: NDArray[np.int64], values: NDArray[np.float32], num_steps: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
+    """Measurements, presence and ids by step and slot; from its first step to its last a vehicle keeps its slot."""
+    ids, which = np.unique(vehicle, return_inverse=True)
+    entered, left = np.full(len(ids), num_steps), np.zeros(len(ids), np.int64)
+    np.minimum.at(entered, which, step)
+    np.maximum.at(left, which, step + 1)
+    slot = assign_slots(entered, left - entered)
+    shape = num_steps, int(slot.max(initial=0)) + 1
+    measurements = np.zeros((*shape, values.shape[1]), np.float32)
+    measurements[step, slot[which]] = values
+    present = np.zeros(shape, bool)
+    present[step, slot[which]] = True
+    sensors = np.full(shape, NOBODY)
+    for each, first, last, number in zip(slot, entered, left, ids, strict=True):
+        sensors[first:last, each] = number
+    return measurements, present, sensors
