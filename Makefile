@@ -6,7 +6,7 @@ UPDATES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-SOURCES := src tests benchmarks docs
+SOURCES := src tests benchmarks docs experiments
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 

@@ -9,13 +9,14 @@ if TYPE_CHECKING:
     from dpfuse.errors import BudgetExceeded, DatasetMissing, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
     from dpfuse.evaluation import Comparison, Report, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
-    from dpfuse.training import Architecture, Optimisation, train, train_many, use_all_cores
+    from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
 __version__ = "0.1.0"
 
 __all__ = [
     "NOBODY",
+    "PPO",
     "Architecture",
     "BudgetExceeded",
     "Comparison",
@@ -43,7 +44,7 @@ _HOME = {
     "errors": ("BudgetExceeded", "DatasetMissing", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
     "evaluation": ("Comparison", "Report", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
-    "training": ("Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
+    "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }
 

@@ -59,9 +59,8 @@ def fit(
     for number in range(1, settings.num_rounds + 1):
         for update in range(per_round):
             step_keys = _fold(keys, number, update)
-            networks, joint_state, _ = joint(
-                networks, joint_state, constants, sampler.draw(), (step_keys, agents.log_spread)
-            )
+            spread = jnp.exp(agents.log_spread) if settings.joint_exploration else jnp.zeros(len(keys))
+            networks, joint_state, _ = joint(networks, joint_state, constants, sampler.draw(), (step_keys, spread))
             average = mix(average, networks, (number - 1) * per_round + update + 1)
         ceiling = settings.spread * (settings.final_spread / settings.spread) ** (number / settings.num_rounds)
         agents = eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, np.log(ceiling)))
@@ -107,10 +106,10 @@ def _joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array
 def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
     """The update, given a key and a spread for each design instead of noise and exploration."""
 
-    def draw(key: PRNGKeyArray, log_spread: Array, windows: Windows) -> tuple[Array, Array]:
+    def draw(key: PRNGKeyArray, spread: Array, windows: Windows) -> tuple[Array, Array]:
         def on_device(windows: Windows, key: PRNGKeyArray) -> tuple[Array, Array]:
             noise_key, exploration_key = jax.random.split(key)
-            exploration = jnp.exp(log_spread) * jax.random.normal(exploration_key, windows.state.shape[:2])
+            exploration = spread * jax.random.normal(exploration_key, windows.state.shape[:2])
             return draw_noise(structure, windows, noise_key), exploration
 
         return jax.vmap(on_device)(windows, jax.random.split(key, windows.state.shape[0]))
@@ -118,8 +117,8 @@ def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
     def with_keys(
         networks: Networks, train_state: Any, constants: Constants, windows: Windows, chance: tuple[PRNGKeyArray, Array]
     ) -> tuple[Networks, Any, Array]:
-        keys, log_spread = chance
-        randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(keys, log_spread, windows)
+        keys, spread = chance
+        randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(keys, spread, windows)
         return update(networks, train_state, constants, windows, randomness)
 
     return with_keys

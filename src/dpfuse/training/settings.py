@@ -86,6 +86,7 @@ class PPO:
         clip: eps of the clipped ratio.
         gae: lambda of the generalised advantages.
         spread, final_spread: standard deviation of the explored log-odds at the start, and its bound at the end.
+        joint_exploration: whether f and E are trained with the actions that PPO explores, or with what g says.
         paired: whether costs are counted from those of the same window and noise without exploration.
         critic_size: hidden units of the cost-to-go.
     """
@@ -99,6 +100,7 @@ class PPO:
     gae: float = 1.0
     spread: float = 1.0
     final_spread: float = 0.3
+    joint_exploration: bool = True
     paired: bool = True
     critic_size: int = 16
 

@@ -1,0 +1,137 @@
+"""What the case study trains, in pieces: each is one method with all its budgets and seeds, trained at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from dpfuse import Architecture, Guarantee
+
+Kind = Literal["classical", "schedule", "ppo", "pathwise", "individual", "floor"]
+
+ORDER = 2.0
+BUDGETS = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
+HEADLINE = (0.15, 0.5, 1.5)
+PRIVATE: tuple[Kind, ...] = ("classical", "schedule", "ppo", "pathwise", "individual")
+ADJACENCIES = ("remove-one", "replace-one")
+POLICY: Mapping[Kind, Any] = {"classical": "constant", "floor": "constant", "schedule": "schedule"}
+# What f may give under each adjacency and accounting: the set of features and d. The best is chosen on validation.
+CANDIDATES: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = {
+    ("remove-one", "total"): (("ball", 1), ("ball", 2), ("ball", 3)),
+    ("remove-one", "individual"): (("ball", 1), ("ball", 2), ("ball", 3)),
+    ("replace-one", "total"): (("box", 1), ("box", 2)),
+    ("replace-one", "individual"): (("box", 1), ("orthant", 2), ("orthant", 3)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Designs that differ in budget and seed alone.
+
+    Attributes:
+        kind: how they spend and who is charged; `floor` promises nothing.
+        features, dimension: of f; None for what was chosen on validation.
+        horizon: None for a stationary design.
+        fold: number of the time fold, or None for the paper's split.
+        source: what they are trained and chosen on; tested is always on US-101.
+        ppo: settings of PPO other than the usual ones.
+    """
+
+    kind: Kind
+    adjacency: Any = "remove-one"
+    budgets: tuple[float, ...] = BUDGETS
+    num_seeds: int = 5
+    features: Any = None
+    dimension: int | None = None
+    horizon: int | None = 100
+    share: float = 0.3
+    fold: int | None = None
+    source: Literal["us101", "freeway"] = "us101"
+    ppo: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def accounting(self) -> Literal["total", "individual"]:
+        return "individual" if self.kind == "individual" else "total"
+
+    @property
+    def name(self) -> str:
+        """Unlike any other piece's, and a file name."""
+        parts = [self.kind, self.adjacency if self.kind != "floor" else "no-promise"]
+        if self.features is not None:
+            parts.append(f"{self.features}{self.dimension}")
+        parts.append(f"K{self.horizon or 'stationary'}")
+        parts.append(f"share{round(100 * self.share)}")
+        parts += [] if self.fold is None else [f"fold{self.fold}"]
+        parts += [] if self.source == "us101" else [self.source]
+        parts += [f"{name}-{value}".lower() for name, value in self.ppo.items()]
+        parts.append(f"{len(self.budgets)}x{self.num_seeds}")
+        return "_".join(parts)
+
+    @property
+    def guarantees(self) -> list[Guarantee | None]:
+        if self.kind == "floor":
+            return [None]
+        return [
+            Guarantee(order=ORDER, budget=budget, adjacency=self.adjacency, accounting=self.accounting)
+            for budget in self.budgets
+        ]
+
+    @property
+    def architecture(self) -> Architecture:
+        return Architecture(features=self.features, dimension=self.dimension)
+
+
+def candidates() -> list[Piece]:
+    """Few designs for each set of features, to choose from by validation error."""
+    kinds: dict[str, Kind] = {"total": "pathwise", "individual": "individual"}
+    return [
+        Piece(
+            kind=kinds[accounting],
+            adjacency=adjacency,
+            budgets=HEADLINE,
+            num_seeds=3,
+            features=features,
+            dimension=dimension,
+        )
+        for (adjacency, accounting), sets in CANDIDATES.items()
+        for features, dimension in sets
+    ]
+
+
+def headline() -> list[Piece]:
+    """Every kind at every budget on the paper's split, under both adjacencies, and the floor."""
+    private = [Piece(kind=kind, adjacency=adjacency) for adjacency in ADJACENCIES for kind in PRIVATE]
+    return [*private, Piece(kind="floor", budgets=(0.0,))]
+
+
+def folds() -> list[Piece]:
+    """The whole recording, a fifth at a time."""
+    kinds: tuple[Kind, ...] = ("classical", "pathwise", "individual")
+    return [Piece(kind=kind, budgets=HEADLINE, num_seeds=3, fold=number) for number in range(5) for kind in kinds] + [
+        Piece(kind=kind, adjacency="replace-one", budgets=HEADLINE, num_seeds=3, fold=number)
+        for number in range(5)
+        for kind in kinds[:2]
+    ]
+
+
+def sensitivity() -> list[Piece]:
+    """Shares of reporting vehicles, a 60 s horizon, no horizon, training on simulated traffic."""
+    base = [Piece(kind=kind, num_seeds=3) for kind in ("classical", "pathwise", "individual")]
+    shares = [replace(piece, share=share, budgets=HEADLINE) for share in (0.1, 1.0) for piece in base]
+    long = [replace(piece, horizon=300, budgets=(0.07, 0.15, 0.5, 1.5)) for piece in base]
+    stationary = [Piece(kind="individual", horizon=None, budgets=(0.07, 0.15, 0.5, 1.5), num_seeds=3)]
+    simulated = [replace(piece, source="freeway", budgets=HEADLINE) for piece in base[1:]]
+    return [*long, *stationary, *simulated, *shares]
+
+
+def ablation() -> list[Piece]:
+    """Algorithm 2 with one departure from the paper undone at a time."""
+    changes: list[dict[str, Any]] = [{}, {"paired": False}, {"gae": 0.95}, {"spread": 0.5, "final_spread": 0.2}]
+    changes.append({"joint_exploration": False})
+    return [Piece(kind="ppo", budgets=HEADLINE, num_seeds=3, ppo=change) for change in changes]
+
+
+def quick() -> list[Piece]:
+    """One budget, one seed, every kind."""
+    return [Piece(kind=kind, budgets=(0.5,), num_seeds=1, features="ball", dimension=2) for kind in (*PRIVATE, "floor")]

@@ -1,0 +1,178 @@
+"""The US-101 case study: `make us101 DATA=DIR`, or `make us101-quick` for one budget and seed.
+
+Pieces that have been trained are kept in the folder and not trained again, so a run that was stopped goes on where it
+was. On a GPU many designs train at once, and several pieces beside each other (`--jobs`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pieces
+import traffic
+from pieces import CANDIDATES, Piece
+
+import dpfuse
+
+RECORDING = "recording.dpfuse-data"
+# Patience without end: the running average of the weights is at its best when the learning rate has come down.
+OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, patience=10**6)
+QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
+
+
+def main() -> None:
+    """Train and test what is missing, then write the report."""
+    arguments = read_arguments()
+    folder: Path = arguments.out
+    (folder / "pieces").mkdir(parents=True, exist_ok=True)
+    if not (folder / RECORDING).exists():
+        from dpfuse import data
+
+        recording = data.us101(arguments.data, section=traffic.SECTION, interval_s=traffic.INTERVAL_S, progress=True)
+        recording.save(folder / RECORDING)
+    plan = [pieces.quick()] if arguments.quick else [pieces.candidates(), rest()]
+    if arguments.piece is not None:
+        (piece,) = (p for stage in plan for p in stage if p.name == arguments.piece)
+        dpfuse.use_all_cores()
+        train_and_test(piece, folder, QUICK if arguments.quick else OPTIMISATION)
+        return
+    for stage in plan:
+        run_all([piece for piece in stage if arguments.only in piece.name], arguments)
+    if not arguments.only:
+        from report import write_report
+
+        write_report(folder, quick=arguments.quick)
+
+
+def rest() -> list[Piece]:
+    """All but the candidates, what matters most first."""
+    return [*pieces.headline(), *pieces.folds(), *pieces.sensitivity(), *pieces.ablation()]
+
+
+def read_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, help="folder of the NGSIM files; by default DPFUSE_DATA")
+    parser.add_argument("--out", type=Path, default=Path("out/us101"), help="where pieces and report go")
+    parser.add_argument("--quick", action="store_true", help="one budget, one seed, every design: 12 minutes")
+    parser.add_argument("--jobs", type=int, default=1, help="pieces trained beside each other; 8 on a large GPU")
+    parser.add_argument("--only", default="", help="only pieces with this in their name, and no report")
+    parser.add_argument("--piece", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def run_all(plan: list[Piece], arguments: argparse.Namespace) -> None:
+    """Each piece in a process of its own, `--jobs` at a time."""
+    waiting = [piece for piece in plan if not path_of(piece, arguments.out).exists()]
+    total, running, began = len(waiting), {}, time.perf_counter()
+    failed: list[str] = []
+    while waiting or running:
+        while waiting and len(running) < arguments.jobs:
+            piece = waiting.pop(0)
+            command = [sys.executable, __file__, "--out", arguments.out, "--piece", piece.name]
+            command += ["--quick"] if arguments.quick else []
+            running[piece.name] = subprocess.Popen(command, stderr=None if arguments.jobs == 1 else subprocess.PIPE)
+        for name, process in list(running.items()):
+            if process.poll() is not None:
+                del running[name]
+                failed += [name] if process.returncode else []
+                done, minutes = total - len(waiting) - len(running), (time.perf_counter() - began) / 60
+                print(f"{done} of {total} pieces, {minutes:.1f} min: {name}", file=sys.stderr, flush=True)
+                if process.returncode and process.stderr:
+                    print(process.stderr.read().decode()[-2000:], file=sys.stderr)
+        time.sleep(0.1)
+    if failed:
+        raise SystemExit(f"these pieces failed: {', '.join(failed)}; run the same command again for what is missing")
+
+
+def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation) -> None:
+    """The piece's designs, tested, in a file of its own."""
+    began = time.perf_counter()
+    chosen = piece if piece.features or piece.kind == "floor" else choose(piece, folder)
+    recording = dpfuse.Trajectories.load(folder / RECORDING)
+    parts = (
+        traffic.paper_split(recording, piece.share)
+        if piece.fold is None
+        else traffic.fold(recording, piece.share, piece.fold)
+    )
+    if piece.source == "freeway":
+        parts = traffic.Parts(*traffic.simulated(piece.share), parts.test)
+    designs = dpfuse.train_many(
+        parts.training,
+        parts.validation,
+        piece.guarantees,
+        seeds=range(piece.num_seeds),
+        policy=pieces.POLICY.get(piece.kind, "adaptive"),
+        method="ppo" if piece.kind == "ppo" else "pathwise",
+        horizon=piece.horizon,
+        stationary=piece.horizon is None,
+        architecture=chosen.architecture,
+        optimisation=optimisation,
+        ppo=dpfuse.PPO(**piece.ppo),
+        progress=True,
+    )
+    rows = [test(design, parts.test) for design in designs]
+    for design in designs[:: piece.num_seeds]:
+        budget = design.guarantee.budget if design.guarantee else 0
+        design.save(folder / "designs" / f"{piece.name}_B{budget:g}.dpfuse")
+    result = {
+        "piece": piece.name,
+        "features": chosen.features,
+        "dimension": designs[0].structure.dimension,
+        "seconds": round(time.perf_counter() - began, 1),
+        "designs": rows,
+    }
+    path_of(piece, folder).write_text(json.dumps(result))
+
+
+def test(design: dpfuse.Design, recording: dpfuse.Trajectories) -> dict[str, Any]:
+    """What the report needs to know about one design."""
+    report = dpfuse.evaluate(design, recording)
+    figures = report.to_dict()
+    kept = ("mse", "mse_per_step", "budget_per_step", "budget_spent_max", "within_budget", "coverage", "prior_mse")
+    return {
+        "budget": design.guarantee.budget if design.guarantee else None,
+        "seed": design.training["seed"],
+        "validation_mse": design.training["validation_mse"],
+        "epsilon": report.epsilon.get("gdp"),
+        **{name: _rounded(figures[name]) for name in kept},
+        "window_errors": _rounded(report.window_errors.tolist()),
+        "window_starts": [window.start for window in report.windows_of],
+    }
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_rounded(entry) for entry in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
+def path_of(piece: Piece, folder: Path) -> Path:
+    """Where a piece's results are."""
+    return folder / "pieces" / f"{piece.name}.json"
+
+
+def choose(piece: Piece, folder: Path) -> Piece:
+    """The piece with the features that did best on validation, over the headline's budgets."""
+    rivals = [p for p in pieces.candidates() if (p.adjacency, p.accounting) == (piece.adjacency, piece.accounting)]
+    assert len(rivals) == len(CANDIDATES[piece.adjacency, piece.accounting])
+    best = min(rivals, key=lambda rival: validation_error(path_of(rival, folder)))
+    return replace(piece, features=best.features, dimension=best.dimension)
+
+
+def validation_error(path: Path) -> float:
+    """The geometric mean over budgets and seeds: each budget counts alike."""
+    designs = json.loads(path.read_text())["designs"]
+    return float(np.exp(np.mean([np.log(design["validation_mse"]) for design in designs])))
+
+
+if __name__ == "__main__":
+    main()

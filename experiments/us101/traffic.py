@@ -1,0 +1,75 @@
+"""What the case study trains and tests on: parts of the recording that share no vehicle, and simulated traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dpfuse import Trajectories
+from dpfuse.systems import freeway
+
+SECTION = (120.0, 520.0)
+INTERVAL_S = 0.2
+NUM_FOLDS = 5
+# The slowest vehicle takes this long to pass the section: with such a gap none is in two parts.
+GAP_S = 75.0
+# How often the training part is used, each time with other vehicles reporting.
+NUM_SUBSETS = 16
+# Runs that training windows are drawn from; they overlap by the longest horizon, so that every start is possible.
+_RUN_STEPS, _LONGEST_HORIZON = 900, 300
+
+
+class Parts(NamedTuple):
+    """Recordings to train, choose and test with."""
+
+    training: Trajectories
+    validation: Trajectories
+    test: Trajectories
+
+
+def paper_split(recording: Trajectories, share: float) -> Parts:
+    """80 / 10 / 10 by time, as in the paper."""
+    total = recording.num_steps
+    cuts = round(0.8 * total), round(0.9 * total)
+    return _parts(recording, share, [(0, cuts[0])], cuts, (cuts[1], total))
+
+
+def fold(recording: Trajectories, share: float, number: int) -> Parts:
+    """Fold `number` of five: a fifth of the time to test, the tenth after it to choose, the rest to train."""
+    total, gap = recording.num_steps, round(GAP_S / recording.interval_s)
+    bounds = [round(total * i / (2 * NUM_FOLDS)) for i in range(2 * NUM_FOLDS + 1)]
+    test = bounds[2 * number], bounds[2 * number + 2]
+    # After the last fold comes the first tenth.
+    first = (2 * number + 2) % (2 * NUM_FOLDS)
+    validation = bounds[first], bounds[first + 1]
+    held = sorted([test, validation])
+    free = [(0, held[0][0] - gap), (held[0][1] + gap, held[1][0] - gap), (held[1][1] + gap, total)]
+    usable = [(start, stop) for start, stop in free if stop - start >= _RUN_STEPS]
+    after = validation[0] + gap if validation[0] == test[1] else validation[0]
+    return _parts(recording, share, usable, (after, validation[1]), test)
+
+
+def simulated(share: float, num_runs: int = 12) -> tuple[Trajectories, Trajectories]:
+    """Training and validation on our freeway with randomised drivers and bottlenecks: nobody's data."""
+    roads = [freeway.Freeway().randomised(seed) for seed in range(num_runs + 3)]
+    runs = freeway.simulate(roads, num_runs=len(roads), duration_s=1500.0, interval_s=INTERVAL_S, seed=1)
+    reporting = runs.sample_sensors(share, seed=0)
+    return reporting.runs(np.arange(num_runs)), reporting.runs(np.arange(num_runs, len(roads)))
+
+
+def _parts(
+    recording: Trajectories,
+    share: float,
+    training: Sequence[tuple[int, int]],
+    validation: tuple[int, int],
+    test: tuple[int, int],
+) -> Parts:
+    stride = _RUN_STEPS - _LONGEST_HORIZON
+    subsets = [recording.between(*part).sample_sensors(share, seed) for part in training for seed in range(NUM_SUBSETS)]
+    return Parts(
+        Trajectories.join([subset.windows(_RUN_STEPS, stride) for subset in subsets]),
+        Trajectories.join([recording.between(*validation).sample_sensors(share, 100 + i) for i in range(2)]),
+        Trajectories.join([recording.between(*test).sample_sensors(share, 200 + i) for i in range(2)]),
+    )
