@@ -34,6 +34,13 @@ class Spending(StrEnum):
     adaptive = "adaptive"
 
 
+class Method(StrEnum):
+    """How the weights are found."""
+
+    pathwise = "pathwise"
+    ppo = "ppo"
+
+
 class SplitBy(StrEnum):
     """How the recording is cut into training, validation and test."""
 
@@ -59,6 +66,9 @@ def train(
     policy: Annotated[
         Spending, typer.Option(help="Spend evenly, by step, or by what was released so far.")
     ] = Spending.adaptive,
+    method: Annotated[
+        Method, typer.Option(help="Gradients through the whole loop, or the paper's Algorithm 2.")
+    ] = Method.pathwise,
     horizon: Annotated[int | None, typer.Option(help="Releases in all; by default the length of a run.")] = None,
     stationary: Annotated[bool, typer.Option("--stationary", help="No end; needs individual accounting.")] = False,
     updates: Annotated[int, typer.Option(help="Gradient steps at most.")] = 2000,
@@ -92,6 +102,7 @@ def train(
         validation,
         guarantee,
         policy=policy.value,
+        method=method.value,
         horizon=horizon,
         stationary=stationary,
         optimisation=dpfuse.Optimisation(num_updates=updates),

@@ -16,14 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
-from numpy.typing import NDArray
 
-from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
-from dpfuse.training.pathwise import Fitted, over_designs
+from dpfuse.training.best import Best, Fitted, Watch
+from dpfuse.training.pathwise import over_designs
 from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO, Optimisation
@@ -37,7 +36,7 @@ def fit(
     validation: Windows,
     optimisation: Optimisation,
     keys: PRNGKeyArray,
-    watch: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
+    watch: Watch,
     settings: PPO,
 ) -> Fitted:
     """Train designs side by side; arguments as for `pathwise.fit`."""
@@ -45,7 +44,8 @@ def fit(
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
     joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, _joint_loss), structure))
-    play = _Play(structure, settings, mesh, len(keys))
+    hear = _make_hear(structure, mesh, len(keys))
+    play = _make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
     agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.fusion_weight, key=keys)
     joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
@@ -53,8 +53,7 @@ def fit(
         (networks, constants, agents, joint_state, agent_state, keys), everywhere
     )
     average, mix = networks, pathwise.make_average(optimisation)
-    best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
-    history, rounds_since = [], 0
+    best = Best(lambda weights: validate(weights, constants), optimisation, watch)
     per_round = -(-optimisation.num_updates // settings.num_rounds)
     for number in range(1, settings.num_rounds + 1):
         for update in range(per_round):
@@ -64,25 +63,15 @@ def fit(
             average = mix(average, networks, (number - 1) * per_round + update + 1)
         ceiling = settings.spread * (settings.final_spread / settings.spread) ** (number / settings.num_rounds)
         agents = eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, np.log(ceiling)))
-        pool = play.collect(networks, constants, sampler)
-        agents, agent_state = play.improve(
-            networks, constants, agents, agent_state, pool, _fold(keys, number, per_round)
-        )
+        pool = _collect(partial(hear, networks, constants), sampler, settings.num_episodes)
+        round_keys = _fold(keys, number, per_round)
+        agents, agent_state = play(networks, constants, agents, agent_state, pool, round_keys)
         networks, average = (
             eqx.tree_at(lambda n: n.fusion_weight, weights, agents.fusion_weight) for weights in (networks, average)
         )
-        errors = np.asarray(validate(average, constants))
-        if not np.isfinite(errors).all():
-            raise TrainingDiverged(f"the loss is not finite after {number} rounds; lower the learning rates")
-        history.append(errors)
-        is_better = errors.mean(1) < best.mean(1)
-        best = np.where(is_better[:, None], errors, best)
-        best_networks = jax.tree.map(partial(pathwise.choose_better, is_better), average, best_networks)
-        watch(number * per_round, errors, best)
-        rounds_since = 0 if is_better.any() else rounds_since + 1
-        if rounds_since >= optimisation.patience:
+        if best.look(number * per_round, average):
             break
-    return Fitted(best_networks, best, np.stack(history))
+    return best.fitted()
 
 
 def _init(optimiser: Any, weights: Any) -> Any:
@@ -124,59 +113,56 @@ def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
     return with_keys
 
 
-class _Play:
-    """The half of a round that changes g, compiled once: the pool of episodes and PPO over it."""
+def _make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[Networks, Constants, Windows], Pool]:
+    """What the sensors in a batch of windows have to say, for each design; leaves lead with devices and designs."""
+    batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-    def __init__(self, structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> None:
-        batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
-        self._settings = settings
-        shared_out = partial(jax.shard_map, mesh=mesh, check_vma=False)
+    def hear(networks: Networks, constants: Constants, windows: Windows) -> Pool:
+        crowd = listen(Policy(networks, constants, structure), windows)
+        if structure.accounting == "total":
+            crowd = add_up(crowd, windows.state.shape[1])
+        return Pool(crowd, jnp.asarray(windows.state))
 
-        def hear(networks: Networks, constants: Constants, windows: Windows) -> Pool:
-            crowd = listen(Policy(networks, constants, structure), windows)
-            if structure.accounting == "total":
-                crowd = add_up(crowd, windows.state.shape[1])
-            return Pool(crowd, jnp.asarray(windows.state))
+    def on_device(networks: Networks, constants: Constants, windows: Windows) -> Pool:
+        heard = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
+        return cast(Pool, jax.tree.map(lambda leaf: leaf[None], heard))
 
-        def hear_on_device(networks: Networks, constants: Constants, windows: Windows) -> Pool:
-            heard = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
-            return cast(Pool, jax.tree.map(lambda leaf: leaf[None], heard))
+    in_specs = everywhere, everywhere, batch
+    return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=batch, check_vma=False))
 
-        def improve_design(
-            networks: Networks, constants: Constants, agent: Agent, train_state: Any, pool: Pool, key: PRNGKeyArray
-        ) -> tuple[Agent, Any]:
-            policy = Policy(networks, constants, structure)
-            device_key = jax.random.fold_in(key, jax.lax.axis_index("batch"))
 
-            def iteration(carry: tuple[Agent, Any], number: Array) -> tuple[tuple[Agent, Any], None]:
-                return improve(policy, *carry, pool, settings, jax.random.fold_in(device_key, number)), None
+def _collect(hear: Callable[[Windows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
+    """Episodes from fresh windows, at least so many."""
+    parts = [hear(sampler.draw())]
+    per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
+    parts += [hear(sampler.draw()) for _ in range(-(-num_episodes // per_draw) - 1)]
+    pool: Pool = _join(parts)
+    return pool
 
-            return jax.lax.scan(iteration, (agent, train_state), jnp.arange(settings.num_iterations))[0]
 
-        def improve_on_device(*arguments: Any) -> tuple[Agent, Any]:
-            networks, constants, agents, train_state, pool, keys = arguments
-            result = over_designs(improve_design, (0,) * 6, num_designs)(
-                networks, constants, agents, train_state, _first(pool), keys
-            )
-            return cast(tuple[Agent, Any], result)
+def _make_play(structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> Callable[..., tuple[Agent, Any]]:
+    """PPO of all designs: the iterations of one round, the episodes shared out over the devices."""
+    batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-        self._hear = jax.jit(shared_out(hear_on_device, in_specs=(everywhere, everywhere, batch), out_specs=batch))
-        self.improve = jax.jit(
-            shared_out(
-                improve_on_device,
-                in_specs=(everywhere, everywhere, everywhere, everywhere, batch, everywhere),
-                out_specs=everywhere,
-            )
-        )
+    def play(
+        networks: Networks, constants: Constants, agent: Agent, train_state: Any, pool: Pool, key: PRNGKeyArray
+    ) -> tuple[Agent, Any]:
+        policy = Policy(networks, constants, structure)
+        device_key = jax.random.fold_in(key, jax.lax.axis_index("batch"))
 
-    def collect(self, networks: Networks, constants: Constants, sampler: Sampler) -> Pool:
-        """Episodes from fresh windows, enough of them for the settings."""
-        parts = [self._hear(networks, constants, sampler.draw())]
-        per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
-        while len(parts) * per_draw < self._settings.num_episodes:
-            parts.append(self._hear(networks, constants, sampler.draw()))
-        pool: Pool = _join(parts)
-        return pool
+        def iteration(carry: tuple[Agent, Any], number: Array) -> tuple[tuple[Agent, Any], None]:
+            return improve(policy, *carry, pool, settings, jax.random.fold_in(device_key, number)), None
+
+        return jax.lax.scan(iteration, (agent, train_state), jnp.arange(settings.num_iterations))[0]
+
+    def on_device(
+        networks: Networks, constants: Constants, agents: Agent, train_state: Any, pool: Pool, keys: PRNGKeyArray
+    ) -> tuple[Agent, Any]:
+        each = over_designs(play, (0,) * 6, num_designs)
+        return cast(tuple[Agent, Any], each(networks, constants, agents, train_state, _first(pool), keys))
+
+    in_specs = everywhere, everywhere, everywhere, everywhere, batch, everywhere
+    return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=everywhere, check_vma=False))
 
 
 @jax.jit

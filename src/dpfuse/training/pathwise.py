@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,12 +17,11 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
-from numpy.typing import NDArray
 
-from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.rollout import Windows, draw_noise, rollout
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
+from dpfuse.training.best import Best, Fitted, Watch
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import Optimisation
 
@@ -30,20 +29,6 @@ _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
 
 Update = Callable[[Networks, optax.OptState, Constants, Windows, Any], tuple[Networks, optax.OptState, Array]]
-
-
-class Fitted(NamedTuple):
-    """The best weights on validation, with a leading axis for the designs, and their validation errors.
-
-    Attributes:
-        networks: weights.
-        best: the validation errors of those weights, in standard units, shape (designs, n_x).
-        history: validation errors of every look, shape (looks, designs, n_x).
-    """
-
-    networks: Networks
-    best: NDArray[np.float64]
-    history: NDArray[np.float64]
 
 
 def standard_errors(
@@ -78,17 +63,17 @@ def fit(
     validation: Windows,
     optimisation: Optimisation,
     keys: PRNGKeyArray,
-    watch: Callable[[int, NDArray[np.float64], NDArray[np.float64]], None],
+    watch: Watch,
 ) -> Fitted:
     """Train designs side by side.
 
     Args:
         networks, constants: with a leading axis for the designs.
         keys: of each design's noise.
-        watch: told the number of updates made and the validation errors now and at their best, as in `Fitted`.
+        watch: told how it goes.
 
     Raises:
-        TrainingDiverged: if a loss or gradient is not finite.
+        TrainingDiverged: if a validation error is not finite.
     """
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
@@ -99,29 +84,15 @@ def fit(
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     networks, constants, train_state, keys = jax.device_put((networks, constants, train_state, keys), everywhere)
     average, mix = networks, make_average(optimisation)
-    best_networks, best = networks, np.full((len(keys), structure.num_states), np.inf)
-    history, looks_since = [], 0
+    best = Best(lambda weights: validate(weights, constants), optimisation, watch)
     for number in range(1, optimisation.num_updates + 1):
         step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
-        networks, train_state, value = update(networks, train_state, constants, sampler.draw(), step_keys)
+        networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), step_keys)
         average = mix(average, networks, number)
-        if number % optimisation.validate_every and number != optimisation.num_updates:
-            continue
-        errors = np.asarray(validate(average, constants))
-        if not (np.isfinite(value) & np.isfinite(errors)).all():
-            raise TrainingDiverged(
-                f"the loss is not finite after {number} updates; lower learning_rate "
-                f"({optimisation.learning_rate}) or look for extreme values in the training data"
-            )
-        history.append(errors)
-        is_better = errors.mean(1) < best.mean(1)
-        best = np.where(is_better[:, None], errors, best)
-        best_networks = jax.tree.map(partial(choose_better, is_better), average, best_networks)
-        watch(number, errors, best)
-        looks_since = 0 if is_better.any() else looks_since + 1
-        if looks_since >= optimisation.patience:
+        is_due = number % optimisation.validate_every == 0 or number == optimisation.num_updates
+        if is_due and best.look(number, average):
             break
-    return Fitted(best_networks, best, np.stack(history))
+    return best.fitted()
 
 
 def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, int], Networks]:
@@ -132,10 +103,6 @@ def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, in
         return cast(Networks, jax.tree.map(lambda old, new: old + share * (new - old), average, networks))
 
     return lambda average, networks, number: mix(average, networks, np.float32(max(1 - optimisation.decay, 1 / number)))
-
-
-def choose_better(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
-    return jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:

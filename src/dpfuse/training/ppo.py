@@ -164,11 +164,15 @@ def surrogate(agent: Agent, experience: Experience, settings: PPO) -> Float[Arra
     ratio = jnp.exp(log_ratio)
     size = jnp.sqrt(jnp.mean(experience.advantage**2)) + 1e-8
     advantage = (experience.advantage - jnp.mean(experience.advantage)) / size
-    clipped = jnp.clip(ratio, 1 - settings.clip, 1 + settings.clip)
-    actions = jnp.mean(jnp.maximum(ratio * advantage, clipped * advantage))
+    actions = jnp.mean(clipped_cost(ratio, advantage, settings.clip))
     scale = jax.lax.stop_gradient(jnp.mean(experience.cost_to_go**2)) + 1e-8
     expected = agent.cost_to_go(experience.observed)
     return actions + jnp.mean((expected - experience.cost_to_go) ** 2) / scale
+
+
+def clipped_cost(ratio: Array, advantage: Array, clip: float) -> Array:
+    """What an action costs, without a reward for going far: the larger of the plain and the clipped product."""
+    return jnp.maximum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 
 def _log_likelihood(action: Array, mean: Array, log_spread: Array) -> Array:

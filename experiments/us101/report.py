@@ -1,0 +1,234 @@
+"""From the pieces to results.json and the tables of the page; figures are drawn in figures.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import figures
+import numpy as np
+import pieces
+from numpy.typing import NDArray
+from pieces import ADJACENCIES, HEADLINE, ORDER, Piece
+
+from dpfuse.evaluation.bootstrap import block_interval
+from dpfuse.privacy.conversion import gdp_epsilon
+
+INTERVAL_S = 0.2
+DELTA = 1e-5
+# One piece of evidence: 30 s of the short test part (nine of them), 3 minutes, the length of a wave, of the folds.
+BLOCK_S, FOLD_BLOCK_S = 30.0, 180.0
+
+
+class Evidence:
+    """The tested designs of one piece, or of its folds together."""
+
+    def __init__(self, folder: Path, piece: Piece, num_folds: int | None = None) -> None:
+        numbers: list[int | None] = [piece.fold] if num_folds is None else list(range(num_folds))
+        parts = [_read(folder, replace(piece, fold=number)) for number in numbers]
+        self.piece, self.dimension = piece, parts[0]["dimension"]
+        self.seconds = sum(part["seconds"] for part in parts)
+        self.designs = {
+            budget: [[d for d in part["designs"] if d["budget"] == budget] for part in parts]
+            for budget in dict.fromkeys(design["budget"] for design in parts[0]["designs"])
+        }
+        first = [next(iter(of_fold)) for of_fold in next(iter(self.designs.values()))]
+        starts = np.concatenate([np.asarray(design["window_starts"]) for design in first])
+        block_s = BLOCK_S if num_folds is None else FOLD_BLOCK_S
+        self.blocks = np.unique(starts // round(block_s / INTERVAL_S), return_inverse=True)[1]
+        self.prior_mse = float(np.mean([design["prior_mse"] for design in first]))
+
+    def errors(self, budget: float | None) -> NDArray[np.float64]:
+        """Squared error of each window, the mean over seeds."""
+        by_fold = self.designs[budget]
+        return np.concatenate([np.mean([d["window_errors"] for d in designs], axis=0) for designs in by_fold])
+
+    def mean(self, budget: float | None, name: str) -> Any:
+        """The mean over seeds and folds of a figure, or of one for each step."""
+        return np.mean([design[name] for of_fold in self.designs[budget] for design in of_fold], axis=0)
+
+    def row(self, budget: float | None, reference: Evidence | None = None) -> dict[str, Any]:
+        """One line of a table; against the reference, paired window by window."""
+        own = self.errors(budget)
+        seeds = np.mean([[design["mse"] for design in of_fold] for of_fold in self.designs[budget]], axis=0)
+        spent = [design["budget_spent_max"] for of_fold in self.designs[budget] for design in of_fold]
+        row = {
+            "budget": budget,
+            "mse": float(own.mean()),
+            "ci95": _interval(own[:, None], self.blocks, lambda m: m[:, 0]),
+            "seed_std": float(np.std(seeds, ddof=1)) if len(seeds) > 1 else None,
+            "validation_mse": float(self.mean(budget, "validation_mse")),
+            "coverage": float(self.mean(budget, "coverage")),
+        }
+        if budget is not None:
+            over = [not d["within_budget"] for of_fold in self.designs[budget] for d in of_fold]
+            row |= {"most_spent": max(spent), "num_over_budget": sum(over), "epsilon": self.epsilon(budget)}
+        if reference is not None and reference is not self:
+            pairs = np.stack([own, reference.errors(budget)], axis=1)
+            row |= {
+                "ratio": float(pairs[:, 0].mean() / pairs[:, 1].mean()),
+                "ratio_ci95": _interval(pairs, self.blocks, lambda m: m[:, 0] / m[:, 1]),
+                "difference_ci95": _interval(pairs, self.blocks, lambda m: m[:, 0] - m[:, 1]),
+            }
+        return row
+
+    def epsilon(self, budget: float) -> float:
+        """Epsilon at `DELTA` by the exact Gaussian curve, discrete noise included."""
+        coordinates = self.dimension * (self.piece.horizon or 1)
+        return gdp_epsilon(ORDER, budget, DELTA, coordinates)
+
+    def rows(self, reference: Evidence | None = None) -> list[dict[str, Any]]:
+        return [self.row(budget, reference) for budget in self.designs]
+
+
+def write_report(folder: Path, *, quick: bool = False) -> None:
+    """Everything that the pieces in the folder tell: results.json, tables.md and figures."""
+    results = quick_results(folder) if quick else record(folder)
+    results = {"command": "make us101-quick" if quick else "make us101 DATA=DIR", **results}
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    text = "\n\n".join(tables(results))
+    (folder / "tables.md").write_text(text + "\n")
+    figures.draw(results, folder)
+    print(f"{text}\n\nResults, tables and figures are in {folder}/")
+
+
+def quick_results(folder: Path) -> dict[str, Any]:
+    """One budget, one seed."""
+    found = {piece.kind: Evidence(folder, piece) for piece in pieces.quick()}
+    return {"machine": machine(), "split": {"remove-one": _against_classical(found)}} | _yardsticks(found["floor"])
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """The whole study; a part whose pieces are not all there is left out."""
+    plan = {adjacency: [p for p in pieces.headline() if p.adjacency == adjacency] for adjacency in ADJACENCIES}
+    split = {
+        adjacency: {piece.kind: Evidence(folder, piece) for piece in plan[adjacency] if piece.kind != "floor"}
+        for adjacency in ADJACENCIES
+    }
+    (floor,) = (Evidence(folder, piece) for piece in pieces.headline() if piece.kind == "floor")
+    results: dict[str, Any] = {"machine": machine(), "choice": _choice(folder)} | _yardsticks(floor)
+    results["split"] = {adjacency: _against_classical(found) for adjacency, found in split.items()}
+    results["per_step"] = {adjacency: _per_step(found) for adjacency, found in split.items()}
+    results["folds"] = {}
+    for adjacency in ADJACENCIES:
+        kinds = dict.fromkeys(piece.kind for piece in pieces.folds() if piece.adjacency == adjacency)
+        piece = Piece(kind="classical", adjacency=adjacency, budgets=HEADLINE, num_seeds=3)
+        found = {kind: Evidence(folder, replace(piece, kind=kind), num_folds=5) for kind in kinds}
+        results["folds"][adjacency] = _against_classical(found)
+    groups: dict[str, list[Piece]] = {}
+    for piece in pieces.sensitivity():
+        groups.setdefault(_title(piece), []).append(piece)
+    results["sensitivity"] = {
+        title: _against_classical({piece.kind: Evidence(folder, piece) for piece in group})
+        for title, group in groups.items()
+        if all(_path(folder, piece).exists() for piece in group)
+    }
+    for title, group in groups.items():
+        if title in results["sensitivity"] and group[0].source == "freeway":
+            for piece in group:
+                trained_here = split["remove-one"][piece.kind]
+                results["sensitivity"][title][piece.kind] = Evidence(folder, piece).rows(trained_here)
+    results["ablation"] = [
+        {"changes": dict(piece.ppo), "designs": Evidence(folder, piece).rows()}
+        for piece in pieces.ablation()
+        if _path(folder, piece).exists()
+    ]
+    return results
+
+
+def _title(piece: Piece) -> str:
+    if piece.source == "freeway":
+        return "trained on simulated traffic"
+    if piece.horizon is None:
+        return "stationary, over the whole test part"
+    return f"{piece.horizon} steps, {piece.share:.0%} report"
+
+
+def _against_classical(found: dict[Any, Evidence]) -> dict[str, Any]:
+    return {kind: evidence.rows(found.get("classical")) for kind, evidence in found.items() if kind != "floor"}
+
+
+def _yardsticks(floor: Evidence) -> dict[str, Any]:
+    return {"floor": floor.row(None), "prior_mse": floor.prior_mse}
+
+
+def _per_step(found: dict[Any, Evidence]) -> dict[str, Any]:
+    names = ("mse_per_step", "budget_per_step")
+    return {
+        kind: {name: np.round(evidence.mean(1.5, name), 6).tolist() for name in names}
+        for kind, evidence in found.items()
+    }
+
+
+def _choice(folder: Path) -> list[dict[str, Any]]:
+    """Validation error of every set of features that was tried."""
+    return [
+        {
+            "adjacency": piece.adjacency,
+            "accounting": piece.accounting,
+            "features": piece.features,
+            "dimension": piece.dimension,
+            "validation_mse": {f"{row['budget']:g}": row["validation_mse"] for row in Evidence(folder, piece).rows()},
+            "mse": {f"{row['budget']:g}": row["mse"] for row in Evidence(folder, piece).rows()},
+        }
+        for piece in pieces.candidates()
+    ]
+
+
+def tables(results: dict[str, Any]) -> list[str]:
+    """Markdown tables: a line for each kind, a column for each budget."""
+    text = [table(f"{adjacency}, the paper's split", kinds) for adjacency, kinds in results["split"].items()]
+    text += [table(f"{adjacency}, five folds", kinds) for adjacency, kinds in results.get("folds", {}).items()]
+    return text + [table(f"remove-one, {title}", kinds) for title, kinds in results.get("sensitivity", {}).items()]
+
+
+def table(title: str, kinds: dict[str, list[dict[str, Any]]]) -> str:
+    """Errors, and where there is a reference the ratio to it with its interval."""
+    budgets = [row["budget"] for row in next(iter(kinds.values()))]
+    lines = [f"| {title} | " + " | ".join(f"B = {budget:g}" for budget in budgets) + " |"]
+    lines.append("|---" * (len(budgets) + 1) + "|")
+    lines += [f"| {kind} | " + " | ".join(_cell(row) for row in rows) + " |" for kind, rows in kinds.items()]
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any]) -> str:
+    text = f"{row['mse']:.0f}"
+    if "ratio" in row:
+        interval = row["ratio_ci95"]
+        text += f", {row['ratio']:.2f}" + (f" [{interval[0]:.2f}, {interval[1]:.2f}]" if interval else "")
+    return text
+
+
+def machine() -> dict[str, Any]:
+    """What the report was put together on, and the versions that matter."""
+    packages = ("jax", "equinox", "optax", "numpy")
+    return {
+        "cores": os.cpu_count(),
+        "processor": platform.processor() or platform.machine(),
+        "versions": {package: version(package) for package in packages},
+    }
+
+
+def _interval(values: NDArray[np.float64], blocks: NDArray[np.int64], statistic: Any) -> list[float] | None:
+    interval = block_interval(values, blocks, statistic)
+    return None if interval is None else interval.tolist()
+
+
+def _path(folder: Path, piece: Piece) -> Path:
+    return folder / "pieces" / f"{piece.name}.json"
+
+
+def _read(folder: Path, piece: Piece) -> dict[str, Any]:
+    return dict(json.loads(_path(folder, piece).read_text()))
+
+
+def write_page(results: dict[str, Any], page: Path) -> None:
+    """Put the tables between their marks on the page."""
+    text = "\n\n".join(tables(results))
+    page.write_text(re.sub(r"(?<=<!-- tables -->\n).*?(?=<!-- /tables -->)", text + "\n", page.read_text(), flags=re.S))

@@ -1,0 +1,81 @@
+"""The best weights on validation, design by design."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from dpfuse.errors import TrainingDiverged
+from dpfuse.policy.step import Networks
+from dpfuse.training.settings import Optimisation
+
+# Told the number of updates made and the validation errors now and at their best, as in `Fitted`.
+Watch = Callable[[int, NDArray[np.float64], NDArray[np.float64]], None]
+
+
+class Fitted(NamedTuple):
+    """The best weights on validation, with a leading axis for the designs, and their validation errors.
+
+    Attributes:
+        networks: weights.
+        best: the validation errors of those weights, in standard units, shape (designs, n_x).
+        history: validation errors of every look, shape (looks, designs, n_x).
+    """
+
+    networks: Networks
+    best: NDArray[np.float64]
+    history: NDArray[np.float64]
+
+
+class Best:
+    """Keeps the best weights of each design.
+
+    Args:
+        validate: validation errors of weights, shape (designs, n_x).
+        optimisation: its `patience` is the looks without improvement of any design after which `look` says to stop.
+    """
+
+    def __init__(self, validate: Callable[[Networks], Array], optimisation: Optimisation, watch: Watch) -> None:
+        self._validate, self._optimisation, self._watch = validate, optimisation, watch
+        self._networks: Networks | None = None
+        self._best: NDArray[np.float64] | None = None
+        self._history: list[NDArray[np.float64]] = []
+        self._looks_since = 0
+
+    def look(self, number: int, networks: Networks) -> bool:
+        """Whether to stop, after a look at the weights that `number` updates have made.
+
+        Raises:
+            TrainingDiverged: if a validation error is not finite.
+        """
+        errors = np.asarray(self._validate(networks), np.float64)
+        if not np.isfinite(errors).all():
+            raise TrainingDiverged(
+                f"the validation error is not finite after {number} updates; lower learning_rate "
+                f"({self._optimisation.learning_rate}) or look for extreme values in the training data"
+            )
+        self._history.append(errors)
+        before = np.full_like(errors, np.inf) if self._best is None else self._best
+        is_better = errors.mean(1) < before.mean(1)
+        self._best = np.where(is_better[:, None], errors, before)
+        kept = networks if self._networks is None else self._networks
+        self._networks = jax.tree.map(partial(_choose, is_better), networks, kept)
+        self._watch(number, errors, self._best)
+        self._looks_since = 0 if is_better.any() else self._looks_since + 1
+        return self._looks_since >= self._optimisation.patience
+
+    def fitted(self) -> Fitted:
+        """What was best in all looks."""
+        assert self._networks is not None and self._best is not None  # training ends with a look
+        return Fitted(self._networks, self._best, np.stack(self._history))
+
+
+def _choose(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
+    return jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old)
