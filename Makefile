@@ -3,6 +3,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 # Gradient steps for each design of the demo; empty for its own choice.
 UPDATES ?=
+# The folder of the NGSIM files; by default what DPFUSE_DATA says. JOBS: pieces of the case study at once, on a GPU.
+DATA ?=
+JOBS ?= 1
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -11,7 +14,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results docs lock clean
+.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -20,6 +23,8 @@ help:
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
+	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
+	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
@@ -48,6 +53,15 @@ results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json
 	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
 	$(BIN)/python docs/results.py
+
+us101: $(READY)
+	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --jobs $(JOBS)
+
+us101-quick: $(READY)
+	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --quick --out out/us101-quick
+
+us101-record: $(READY)
+	$(BIN)/python experiments/us101/report.py
 
 docs: $(READY)
 	$(BIN)/python docs/transcripts.py

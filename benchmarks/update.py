@@ -185,7 +185,7 @@ def as_equinox(unit: gru.GRU) -> eqx.nn.GRUCell:
 def make_packed_update(optimiser, policy: Policy, data: dpfuse.Trajectories, noise, num_shards: int):
     """Dpfuse's own update, cutting and packing the windows included; the noise is handed in to compare."""
     mesh = jax.sharding.Mesh(np.array(jax.devices()[:num_shards]), ("batch",))
-    update = jax.jit(pathwise.make_update(optimiser, policy.structure, mesh))
+    update = jax.jit(pathwise.make_update(optimiser, policy.structure, mesh, pathwise.loss))
     networks, constants = jax.tree.map(lambda leaf: leaf[None], (policy.networks, policy.constants))
     train_state = jax.vmap(optimiser.init)(networks)
     run = np.arange(BATCH).reshape(num_shards, -1)

@@ -159,7 +159,7 @@ class TestRefusals:
         ("options", "message"),
         [
             ({"policy": "greedy"}, "policy must be one of constant, schedule, adaptive, got 'greedy'"),
-            ({"method": "ppo"}, "method must be one of pathwise, got 'ppo'"),
+            ({"method": "sarsa"}, "method must be one of pathwise, ppo, got 'sarsa'"),
             ({"horizon": 9}, "window must be at most the 8 steps of the shortest part, got 9"),
             ({"horizon": 0}, "horizon must be at least 1, got 0"),
             ({"horizon": 2.5}, "horizon must be a whole number, got float"),

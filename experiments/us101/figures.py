@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import ScalarFormatter
 
 import dpfuse
 from dpfuse.evaluation.figures import plot_estimates, save_figures
@@ -46,8 +47,8 @@ def plot_density(folder: Path) -> Figure:
     axis.plot(minutes, recording.state[0, :, 0], color="black", linewidth=0.8)
     for share, name in ((0.8, "validation"), (0.9, "test")):
         axis.axvspan(share * minutes[-1], (share + 0.1) * minutes[-1], color="0.9" if share < 0.9 else "0.8", zorder=0)
-        axis.text((share + 0.05) * minutes[-1], 365, name, ha="center", va="top", fontsize=8)
-    axis.set(xlabel="time from the start of the recording [min]", ylabel="density [veh/km]", ylim=(130, 370))
+        axis.text((share + 0.05) * minutes[-1], 390, name, ha="center", va="top", fontsize=8)
+    axis.set(xlabel="time from the start of the recording [min]", ylabel="density [veh/km]", ylim=(130, 395))
     return figure
 
 
@@ -80,9 +81,13 @@ def _curves(axis: Axes, kinds: dict[str, Any], over: str, floor: float) -> None:
         axis.loglog(
             across, [row["mse"] - floor for row in rows], color=COLOURS[kind], marker="o", ms=3, label=NAMES[kind]
         )
-        bounds = np.array([row["ci95"] or (row["mse"], row["mse"]) for row in rows]) - floor
-        if kind in ("classical", "individual"):
-            axis.fill_between(across, *np.maximum(bounds, 1.0).T, color=COLOURS[kind], alpha=0.12, linewidth=0)
+        if not floor and kind in ("classical", "individual"):
+            bounds = np.array([row["ci95"] or (row["mse"], row["mse"]) for row in rows])
+            axis.fill_between(across, *bounds.T, color=COLOURS[kind], alpha=0.12, linewidth=0)
+    axis.yaxis.set_major_formatter(ScalarFormatter())
+    axis.yaxis.set_minor_formatter(ScalarFormatter())
+    axis.xaxis.set_major_formatter(ScalarFormatter())
+    axis.tick_params(axis="y", which="minor", labelsize=7)
 
 
 def plot_per_step(results: dict[str, Any], name: str, label: str) -> Figure:

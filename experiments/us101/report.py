@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import re
+import shutil
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +32,6 @@ class Evidence:
         numbers: list[int | None] = [piece.fold] if num_folds is None else list(range(num_folds))
         parts = [_read(folder, replace(piece, fold=number)) for number in numbers]
         self.piece, self.dimension = piece, parts[0]["dimension"]
-        self.seconds = sum(part["seconds"] for part in parts)
         self.designs = {
             budget: [[d for d in part["designs"] if d["budget"] == budget] for part in parts]
             for budget in dict.fromkeys(design["budget"] for design in parts[0]["designs"])
@@ -101,7 +99,9 @@ def write_report(folder: Path, *, quick: bool = False) -> None:
 def quick_results(folder: Path) -> dict[str, Any]:
     """One budget, one seed."""
     found = {piece.kind: Evidence(folder, piece) for piece in pieces.quick()}
-    return {"machine": machine(), "split": {"remove-one": _against_classical(found)}} | _yardsticks(found["floor"])
+    return {"machine": machine(folder), "split": {"remove-one": _against_classical(found)}} | _yardsticks(
+        found["floor"]
+    )
 
 
 def record(folder: Path) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def record(folder: Path) -> dict[str, Any]:
         for adjacency in ADJACENCIES
     }
     (floor,) = (Evidence(folder, piece) for piece in pieces.headline() if piece.kind == "floor")
-    results: dict[str, Any] = {"machine": machine(), "choice": _choice(folder)} | _yardsticks(floor)
+    results: dict[str, Any] = {"machine": machine(folder), "choice": _choice(folder)} | _yardsticks(floor)
     results["split"] = {adjacency: _against_classical(found) for adjacency, found in split.items()}
     results["per_step"] = {adjacency: _per_step(found) for adjacency, found in split.items()}
     results["folds"] = {}
@@ -205,13 +205,14 @@ def _cell(row: dict[str, Any]) -> str:
     return text
 
 
-def machine() -> dict[str, Any]:
-    """What the report was put together on, and the versions that matter."""
-    packages = ("jax", "equinox", "optax", "numpy")
+def machine(folder: Path) -> dict[str, Any]:
+    """What the pieces were trained on, how long it took in all, and the versions that matter."""
+    found = [json.loads(path.read_text()) for path in sorted((folder / "pieces").glob("*.json"))]
     return {
-        "cores": os.cpu_count(),
-        "processor": platform.processor() or platform.machine(),
-        "versions": {package: version(package) for package in packages},
+        "devices": sorted({piece["device"] for piece in found}),
+        "num_designs": sum(len(piece["designs"]) for piece in found),
+        "piece_seconds": {piece["piece"]: piece["seconds"] for piece in found},
+        "versions": {package: version(package) for package in ("jax", "equinox", "optax", "numpy")},
     }
 
 
@@ -228,7 +229,26 @@ def _read(folder: Path, piece: Piece) -> dict[str, Any]:
     return dict(json.loads(_path(folder, piece).read_text()))
 
 
-def write_page(results: dict[str, Any], page: Path) -> None:
-    """Put the tables between their marks on the page."""
-    text = "\n\n".join(tables(results))
-    page.write_text(re.sub(r"(?<=<!-- tables -->\n).*?(?=<!-- /tables -->)", text + "\n", page.read_text(), flags=re.S))
+def on_page(page: str, results: dict[str, Any]) -> str:
+    """The page with each table between its marks, `<!-- table NAME -->` and `<!-- /table -->`."""
+    by_name = {text.split("|")[1].strip(): text for text in tables(results)}
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{by_name[match[2]]}\n{match[3]}"
+
+    return re.sub(r"(<!-- table (.*?) -->)\n.*?(<!-- /table -->)", fill, page, flags=re.S)
+
+
+def keep() -> None:
+    """Make what is in out/us101 the results of record, and quote them on the page."""
+    here, source = Path(__file__).parent, Path("out/us101")
+    (here / "figures").mkdir(exist_ok=True)
+    shutil.copy(source / "results.json", here)
+    for figure in source.glob("*.png"):
+        shutil.copy(figure, here / "figures")
+    page = here / "README.md"
+    page.write_text(on_page(page.read_text(), json.loads((here / "results.json").read_text())))
+
+
+if __name__ == "__main__":
+    keep()

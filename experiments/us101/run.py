@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pieces
 import traffic
@@ -127,6 +128,7 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
         "piece": piece.name,
         "features": chosen.features,
         "dimension": designs[0].structure.dimension,
+        "device": jax.devices()[0].device_kind,
         "seconds": round(time.perf_counter() - began, 1),
         "designs": rows,
     }

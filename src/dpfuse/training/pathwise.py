@@ -77,7 +77,7 @@ def fit(
     """
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
-    update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh), structure))
+    update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh, loss), structure))
     validate = make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     # Where the update leaves them: else its second call would compile it anew.
@@ -117,7 +117,7 @@ def make_update(
     optimiser: optax.GradientTransformation,
     structure: Structure,
     mesh: Mesh,
-    objective: Callable[[Policy, Windows, Any], Array] = loss,
+    objective: Callable[[Policy, Windows, Any], Array],
 ) -> Update:
     """One gradient step of all designs, the batch shared out over the devices of the mesh.
 
