@@ -1,4 +1,4 @@
-"""The results that README quotes: written into it from the files in benchmarks/results by `make results`."""
+"""The results that README quotes: written into it from the results files by `make results`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 RESULTS = ROOT / "benchmarks/results"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
+_US101 = re.compile(r"(?<=<!-- us101 -->\n).*?(?=<!-- /us101 -->)", re.S)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -47,13 +48,38 @@ def quoted() -> str:
     )
 
 
+def quoted_us101() -> str:
+    """The part of README on real traffic."""
+    found = json.loads((ROOT / "experiments/us101/results.json").read_text())
+    kinds, budgets = found["split"]["remove-one"], (0.07, 0.15, 0.5, 1.5)
+    names = {
+        "classical": "classical",
+        "ppo": "the paper's Algorithm 2 (PPO)",
+        "pathwise": "adaptive",
+        "individual": "individual",
+    }
+    lines = ["| squared error [(veh/km)^2] | " + " | ".join(f"B = {budget:g}" for budget in budgets) + " |"]
+    lines.append("|---" * (len(budgets) + 1) + "|")
+    for kind, name in names.items():
+        rows = [row for row in kinds[kind] if row["budget"] in budgets]
+        cells = [f"{row['mse']:.0f}" + (f" ({row['ratio']:.2f})" if "ratio" in row else "") for row in rows]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return (
+        "\n".join(lines)
+        + f"\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
+        + f"{found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. "
+        + "[experiments/us101](experiments/us101/README.md) has both adjacencies, intervals, folds and figures.*\n"
+    )
+
+
 def _ratio(paired: dict[str, Any] | None) -> str:
     return f"{paired['ratio']:.2f} ({paired['ci95'][0]:.2f} to {paired['ci95'][1]:.2f})" if paired else ""
 
 
 def main() -> None:
     """Write the results into README."""
-    README.write_text(_BLOCK.sub(lambda _: quoted(), README.read_text()))
+    text = _BLOCK.sub(lambda _: quoted(), README.read_text())
+    README.write_text(_US101.sub(lambda _: quoted_us101(), text))
 
 
 if __name__ == "__main__":
