@@ -66,7 +66,7 @@ def quoted_us101() -> str:
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return (
         "\n".join(lines)
-        + f"\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
+        + "\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
         + f"{found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. "
         + "[experiments/us101](experiments/us101/README.md) has both adjacencies, intervals, folds and figures.*\n"
     )
