@@ -9,6 +9,7 @@ import typer
 from dpfuse.cli.account import account
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
+from dpfuse.cli.optimal import optimal
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.train import train
 
@@ -21,7 +22,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, train, evaluate, account):
+for command in (demo, simulate, train, evaluate, account, optimal):
     app.command()(command)
 
 

@@ -2,6 +2,7 @@
 
 from dpfuse.optimal.belief import first_belief, posterior_of_state, update_belief
 from dpfuse.optimal.crosscheck import crosscheck
+from dpfuse.optimal.gap import Gap, measure_gap
 from dpfuse.optimal.gaussian import solve
 from dpfuse.optimal.general import GeneralSolution, solve_general
 from dpfuse.optimal.problem import PRESETS, Problem
@@ -11,6 +12,7 @@ from dpfuse.optimal.solution import Solution
 
 __all__ = [
     "PRESETS",
+    "Gap",
     "GeneralSolution",
     "Problem",
     "Schedule",
@@ -19,6 +21,7 @@ __all__ = [
     "best_schedule",
     "crosscheck",
     "first_belief",
+    "measure_gap",
     "posterior_of_state",
     "simulate",
     "solve",

@@ -2,9 +2,9 @@
 
     b_{k+1}(x', y^{k+1}) = p(y_{k+1} | x') sum_x p(x' | x) b_k(x, y^k) F_k(Z_k | y^k)  /  p(Z_k | Z^{k-1})
 
-with b_k(x, y^k) = p(X_k = x, Y^k = y^k | Z^{k-1}) and b_1 = p(X_1, Y_1). It runs over all histories y^k of measurements,
-as a release may depend on all of them; their number grows as |Y|^k, which is why the solvers of this package ask which
-releases can do with less.
+with b_k(x, y^k) = p(X_k = x, Y^k = y^k | Z^{k-1}) and b_1 = p(X_1, Y_1). It runs over all histories y^k of
+measurements, as a release may depend on all of them; their number grows as |Y|^k, which is why the solvers of this
+package ask which releases can do with less.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def first_belief(prior: Floats, emission: Floats) -> Floats:
         prior: p(X_1), shape (S,).
         emission: p(y | x), shape (S, Y).
     """
-    return np.asarray(prior)[:, None] * emission
+    return np.asarray(prior[:, None] * emission)
 
 
 def update_belief(belief: Floats, likelihood: Floats, transition: Floats, emission: Floats) -> Floats:
@@ -38,7 +38,7 @@ def update_belief(belief: Floats, likelihood: Floats, transition: Floats, emissi
     if not total > 0:
         raise ValueError("likelihood must be above 0 for some history that is believed possible")
     moved = transition.T @ (joint / total)
-    return (moved[:, :, None] * emission[:, None, :]).reshape(len(moved), -1)
+    return np.asarray((moved[:, :, None] * emission[:, None, :]).reshape(len(moved), -1))
 
 
 def posterior_of_state(belief: Floats, likelihood: Floats) -> Floats:

@@ -3,7 +3,7 @@
 Write M = (F(.|0) + F(.|1)) / 2 and F(z|1) = M(z) (1 + t_z), F(z|0) = M(z) (1 - t_z) with -1 < t_z < 1. Both
 distributions add up to 1 if sum M = 1 and sum M t = 0, and the Rényi loss is at most L in both directions if
 
-    sum M(z) phi(t_z) <= exp((alpha - 1) L)  and  sum M(z) phi(-t_z) <= the same,   phi(t) = (1 + t)^alpha (1 - t)^(1 - alpha).
+    sum M phi(t) <= exp((alpha - 1) L)  and  sum M phi(-t) <= the same,    phi(t) = (1 + t)^alpha (1 - t)^(1 - alpha).
 
 What comes next is worth h(t_z) after symbol z, per unit of M, whatever the other symbols are, so the cost is
 sum M(z) h(t_z). **All of this is linear in M**: the best collection is a linear programme over measures on (-1, 1)
@@ -23,8 +23,6 @@ from jaxtyping import Array, Float
 
 from dpfuse.optimal.problem import Floats
 from dpfuse.optimal.programme import minimise
-
-AnyArray = Array | np.ndarray
 
 NUM_SYMBOLS = (2, 4)
 
@@ -48,10 +46,10 @@ class Options(NamedTuple):
         column: the scale of each column.
     """
 
-    shift: AnyArray
-    weight: AnyArray
-    rows: AnyArray
-    column: AnyArray
+    shift: Array
+    weight: Array
+    rows: Array
+    column: Array
 
 
 def renyi_divergences(kernel: Floats, order: float) -> Floats:
@@ -68,7 +66,7 @@ def make_options(losses: Floats, order: float, num_symbols: int) -> Options:
         place = np.linspace(0, 1, _NUM_PLACES + 2)[1:-1]
         shift = _farthest(place, losses[:, None], order)
         weight = np.stack([1 - place, place], axis=1)
-        return Options(shift, np.tile(weight, (len(losses), 1, 1)), nothing, nothing)
+        return _on_device(shift, np.tile(weight, (len(losses), 1, 1)), nothing, nothing)
     unit = _farthest(np.array(0.5), losses, order)[:, 1]
     steps = np.arange(-_UNITS * _PER_UNIT, _UNITS * _PER_UNIT + 1) / _PER_UNIT
     shift = np.tanh(np.arctanh(unit)[:, None] * steps)
@@ -77,11 +75,15 @@ def make_options(losses: Floats, order: float, num_symbols: int) -> Options:
     unused = np.broadcast_to(np.eye(4)[:, 2:], (len(losses), 4, 2))
     rows = np.concatenate([np.stack(moments, axis=1), unused], axis=2)
     column = 1 / np.maximum(np.abs(rows).max(axis=1), 1.0)
-    return Options(shift, nothing, rows * column[:, None], column)
+    return _on_device(shift, nothing, rows * column[:, None], column)
+
+
+def _on_device(*arrays: Floats) -> Options:
+    return Options(*map(jnp.asarray, arrays))
 
 
 def _farthest(place: Floats, losses: Floats, order: float) -> Floats:
-    """t of two symbols of weights 1 - place and place, as far apart as each loss allows, shape (..., 2)."""
+    """Shifts of two symbols of weights 1 - place and place, as far apart as each loss allows, shape (..., 2)."""
     place, losses = np.broadcast_arrays(place, losses)
     weight, direction = np.stack([1 - place, place], axis=-1), np.stack([-place, 1 - place], axis=-1)
     low, high = np.zeros(place.shape), 1 / np.maximum(place, 1 - place)

@@ -15,7 +15,7 @@ from dpfuse.optimal.problem import Floats, Problem
 _LARGEST_LOG_ODDS = 12.0
 
 
-def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 161, num_points: int = 12) -> float:
+def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 241, num_points: int = 12) -> float:
     """J*_1 at the full budget and the prior.
 
     Args:
@@ -25,7 +25,9 @@ def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 161
         num_points: of the quadrature around each count.
     """
     nodes = 1 / (1 + np.exp(-np.linspace(-_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS, num_beliefs)))
-    spreads = np.stack([_spread(problem, nodes, n * problem.budget / num_quanta, num_points) for n in range(num_quanta + 1)])
+    spreads = np.stack(
+        [_spread(problem, nodes, n * problem.budget / num_quanta, num_points) for n in range(num_quanta + 1)]
+    )
     move = _linear(nodes, problem.transition[0, 1] * (1 - nodes) + problem.transition[1, 1] * nodes)
     value = np.zeros((num_quanta + 1, num_beliefs))
     for _ in range(problem.horizon):
@@ -34,7 +36,7 @@ def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 161
         for spent in range(num_quanta + 1):
             remaining = num_quanta + 1 - spent
             value[spent:] = np.minimum(value[spent:], rest[:remaining] @ spreads[spent].T)
-    return float(_linear(nodes, problem.prior[1:]) @ value[-1])
+    return float((_linear(nodes, problem.prior[1:]) @ value[-1])[0])
 
 
 def _spread(problem: Problem, nodes: Floats, loss: float, num_points: int) -> Floats:

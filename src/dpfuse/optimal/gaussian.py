@@ -80,9 +80,9 @@ def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> 
         problem: what to solve.
         num_beliefs, num_budgets: nodes, odd numbers, so that every second one makes the coarser grid.
     """
-    for name, value in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
-        if _check.is_count(name, value, minimum=9) % 2 == 0:
-            raise ValueError(f"{name} must be odd, got {value}; every second node makes the coarser grid")
+    for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
+        if _check.is_count(name, count, minimum=9) % 2 == 0:
+            raise ValueError(f"{name} must be odd, got {count}; every second node makes the coarser grid")
     with jax.enable_x64(True):
         value, spending = _solve_on(problem, make_grid(problem, num_beliefs, num_budgets, _VALUE_STEP))
         coarse, _ = _solve_on(problem, make_grid(problem, num_beliefs // 2 + 1, num_budgets // 2 + 1, 2 * _VALUE_STEP))

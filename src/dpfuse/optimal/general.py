@@ -6,15 +6,15 @@
 The theorem also allows the sensor's past, F_k(z | y^k, Z^{k-1}).
 
 - If the sensor shows the state itself (`sensor_probabilities` 0 and 1), nothing is lost. From any collection make
-  F'(z | y_k) = sum over y^{k-1} of p(y^{k-1} | y_k, Z^{k-1}) F(z | y^k): the joint law of X_k and Z^k is the same, hence
-  every cost is, and as Rényi divergence is jointly quasi-convex no pair F'(.|0), F'(.|1) is further apart than some pair
-  in F.
+  F'(z | y_k) = sum over y^{k-1} of p(y^{k-1} | y_k, Z^{k-1}) F(z | y^k): the joint law of X_k and Z^k is the same,
+  hence every cost is, and as Rényi divergence is jointly quasi-convex the pair F'(.|0), F'(.|1) is no further apart
+  than some pair in F.
 - If the sensor errs, its past tells more about the state than its present measurement alone, and the value here is that
   of the best memoryless collection: an upper bound on the theorem's.
 
 The neighbouring relation is replace-one: with one sensor, any two histories are neighbours, so that F_k(.|0) and
-F_k(.|1) are what the loss compares. What is left is always a node of the budget grid, so a solution is a policy that can
-be followed exactly: the grid of budgets restricts the choice and never bends the value.
+F_k(.|1) are what the loss compares. What is left is always a node of the budget grid, so a solution is a policy that
+can be followed exactly: the grid of budgets restricts the choice and never bends the value.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kern
 from dpfuse.optimal.gaussian import nodes_of_belief, position
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.problem import Floats, Problem
-from dpfuse.optimal.simulation import Simulation
+from dpfuse.optimal.simulation import Simulation, next_belief
 from dpfuse.systems import hidden_markov
 
 # Of two losses that cost the same, up to what the programmes leave open, the smaller one is spent.
@@ -76,7 +76,7 @@ class GeneralSolution:
             self.problem.system, num_runs=num_runs, num_steps=self.problem.horizon, seed=int(rng.integers(2**31))
         )
         state, y = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0, 0].astype(np.int64)
-        says_one, transition = self.problem.sensor_probabilities[:, 0], self.problem.transition
+        says_one = self.problem.sensor_probabilities[:, 0]
         after, loss, left = (np.empty(y.shape) for _ in range(3))
         belief, node = np.full(num_runs, self.problem.prior[1]), np.full(num_runs, len(self.budgets) - 1)
         for k in range(self.problem.horizon):
@@ -90,7 +90,7 @@ class GeneralSolution:
             loss[:, k] = self.spending[k, node, near]
             node = self.left[k, node, near]
             left[:, k] = self.budgets[node]
-            belief = after[:, k] * transition[1, 1] + (1 - after[:, k]) * transition[0, 1]
+            belief = next_belief(self.problem, after[:, k])
         return Simulation(state, after, loss, left)
 
     def to_dict(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def solve_general(
         value, left, gap = _induct(options, *arrays, problem.horizon, num_budgets, num_beliefs)
         following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
         kernels = _kernels(options, *arrays, following, left, num_symbols)
-        at_prior = position(*(jnp.asarray(problem.prior[x]) for x in (1, 0)), num_beliefs)
+        at_prior = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), num_beliefs)
         return GeneralSolution(
             problem=problem,
             value=float(interpolate(value[0, -1], at_prior)),
@@ -190,13 +190,13 @@ def _kernels(
         kernel = best_kernel(own, _worth(own.shift, belief, rest[left_node], says_one))
         return jnp.where(left_node < node, kernel, silence)
 
-    def at_step(inputs: tuple[Array, Array]) -> Array:
+    def at_step(inputs: tuple[Array, Array]) -> Any:
         value, left_nodes = inputs
         rest = _rest(value, transition)
         row = jax.vmap(at_node, in_axes=(None, None, 0, 0))
         return jax.lax.map(lambda own: row(rest, own[0], own[1], beliefs), (jnp.arange(len(value)), left_nodes))
 
-    return jax.lax.map(at_step, (following, left))
+    return jnp.asarray(jax.lax.map(at_step, (following, left)))
 
 
 def _rest(value: Float[Array, "budgets beliefs"], transition: Array) -> Float[Array, "budgets beliefs"]:

@@ -12,9 +12,9 @@ Edge = Literal["even", "free"]
 
 
 def interpolate(
-    values: Float[Array, "nodes *rest"], position: Float[Array, "*points"], *, low: Edge = "even", high: Edge = "even"
-) -> Float[Array, "*points *rest"]:
-    """The values at each position, counted in nodes from 0.
+    values: Float[Array, "nodes ..."], position: Float[Array, "*points"], *, low: Edge = "even", high: Edge = "even"
+) -> Array:
+    """The values at each position, counted in nodes from 0, shape (*points, ...).
 
     Args:
         low, high: how the function goes on past its first and last node: `even`, as its mirror image, or `free`, along

@@ -42,7 +42,9 @@ class Schedule:
 
     def simulate(self, *, num_runs: int = 20_000, seed: int = 0) -> Simulation:
         """What the schedule costs, without a grid."""
-        return simulate(self.problem, lambda k, left, _: np.full_like(left, self.losses[k]), num_runs=num_runs, seed=seed)
+        return simulate(
+            self.problem, lambda k, left, _: np.full_like(left, self.losses[k]), num_runs=num_runs, seed=seed
+        )
 
 
 def best_schedule(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61, seed: int = 0) -> Schedule:
@@ -64,7 +66,11 @@ def best_schedule(problem: Problem, *, num_beliefs: int = 81, num_budgets: int =
         )
         best = int(np.argmin(values))
         return Schedule(
-            problem, problem.budget * np.asarray(shares[best]), float(values[best]), float(even_value), np.asarray(values)
+            problem,
+            problem.budget * np.asarray(shares[best]),
+            float(values[best]),
+            float(even_value),
+            np.asarray(values),
         )
 
 

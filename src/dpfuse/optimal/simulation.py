@@ -17,7 +17,6 @@ Spend = Callable[[int, Floats, Floats], Floats]
 """The loss to spend, from the step counted from 0, the budget left and the belief of each run."""
 
 _Z95 = 1.959964
-_BATCH = 20_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,31 +55,32 @@ class Simulation:
 
 
 def simulate(problem: Problem, spend: Spend, *, num_runs: int, seed: int) -> Simulation:
-    """Release by release with exact beliefs: Bayes' rule on the mixture that a release follows in each state."""
+    """Fresh runs, release by release, with exact beliefs."""
     _check.is_count("num_runs", num_runs, minimum=2)
-    sizes = [min(_BATCH, num_runs - first) for first in range(0, num_runs, _BATCH)]
-    seeds = np.random.SeedSequence(_check.is_count("seed", seed, minimum=0)).spawn(len(sizes))
-    parts = [_simulate(problem, spend, size, np.random.default_rng(own)) for size, own in zip(sizes, seeds, strict=True)]
-    return Simulation(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
-
-
-def _simulate(
-    problem: Problem, spend: Spend, num_runs: int, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], Floats, Floats, Floats]:
+    rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
     runs = hidden_markov.simulate(
         problem.system, num_runs=num_runs, num_steps=problem.horizon, seed=int(rng.integers(2**31))
     )
     state, counts = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0].sum(-1, dtype=np.float64)
-    noise = rng.standard_normal(counts.shape)
+    return follow(problem, spend, state, counts, rng.standard_normal(counts.shape))
+
+
+def follow(problem: Problem, spend: Spend, state: NDArray[np.int64], counts: Floats, noise: Floats) -> Simulation:
+    """What the spending makes of these runs: how many sensors said 1 and the noise of each release, (runs, K)."""
     after, loss, left = (np.empty(counts.shape) for _ in range(3))
-    belief, budget_left = np.full(num_runs, problem.prior[1]), np.full(num_runs, problem.budget)
+    belief, budget_left = np.full(len(counts), problem.prior[1]), np.full(len(counts), problem.budget)
     for k in range(problem.horizon):
         loss[:, k] = np.minimum(spend(k, budget_left, belief), budget_left)
         weight = largest_weight(problem.order, 1, loss[:, k])
         budget_left = left[:, k] = budget_left - loss[:, k]
         after[:, k] = posterior(problem, belief, weight, weight * counts[:, k] + noise[:, k])
-        belief = after[:, k] * problem.transition[1, 1] + (1 - after[:, k]) * problem.transition[0, 1]
-    return state, after, loss, left
+        belief = next_belief(problem, after[:, k])
+    return Simulation(state, after, loss, left)
+
+
+def next_belief(problem: Problem, belief: Floats) -> Floats:
+    """p(X_{k+1} = 1 | Z^k) from p(X_k = 1 | Z^k)."""
+    return np.asarray(belief * problem.transition[1, 1] + (1 - belief) * problem.transition[0, 1])
 
 
 def posterior(problem: Problem, belief: Floats, weight: Floats, release: Floats) -> Floats:
