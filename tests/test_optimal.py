@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from scipy.integrate import quad
 from scipy.stats import binom, norm
+from typer.testing import CliRunner
 
 from conftest import make_structure, promise
 from dpfuse import optimal
+from dpfuse.cli import app
 from dpfuse.errors import FileRefused
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.simulation import next_belief, posterior
@@ -267,6 +269,34 @@ class TestProblem:
             optimal.Problem.load(path)
         with pytest.raises(FileRefused, match="no problem at nowhere; the presets are slow"):
             optimal.Problem.load("nowhere")
+
+
+class TestCommand:
+    @pytest.fixture
+    def run(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        fields = small(num_sensors=1, sensor_probabilities=[0.0, 1.0], budget=3.0).to_dict()
+        (tmp_path / "mine.toml").write_text("\n".join(f"{name} = {json.dumps(v)}" for name, v in fields.items()))
+        grid = ["--beliefs", "21", "--budgets", "11", "--runs", "2000"]
+        return lambda *arguments: CliRunner().invoke(app, ["optimal", *arguments, *grid])
+
+    def test_solves_a_file_and_draws(self, run, tmp_path):
+        result = run("mine.toml", "--figures", "drawn", "--json")
+        assert result.exit_code == 0, result.output
+        answer = json.loads(result.stdout)
+        assert answer["value"] < answer["schedule"]["value"] < answer["even_value"]
+        assert answer["closed_loop_gain"] == pytest.approx(1 - answer["value"] / answer["schedule"]["value"])
+        assert answer["simulated"]["ci95"][0] < answer["simulated"]["value"] < answer["simulated"]["ci95"][1]
+        assert [Path(path).name for path in answer["figures"]] == ["solution.png", "path.png"]
+        assert all((tmp_path / path).stat().st_size > 5000 for path in answer["figures"])
+
+    def test_general_form_in_words(self, run):
+        result = run("mine.toml", "--form", "general", "--symbols", "2")
+        assert result.exit_code == 0, result.output
+        assert "optimal with 2 symbols" in result.stdout and "simulated" in result.stdout
+
+    def test_an_unknown_problem_is_named(self, run):
+        assert "no problem at fast; the presets are slow, onset" in str(run("fast").exception)
 
 
 @pytest.mark.slow

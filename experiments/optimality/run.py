@@ -20,13 +20,12 @@ import jax
 
 import dpfuse
 from dpfuse import optimal
+from dpfuse.optimal.figures import SPENDING, plot_gaps
 from dpfuse.systems import hidden_markov
 
 HERE = Path(__file__).parent
 # The presets of the structured release; `single` is for whole collections.
 STRUCTURED = ("slow", "onset", "scarce")
-POLICIES = ("constant", "schedule", "adaptive")
-LABELS = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
 
 
 def main() -> None:
@@ -60,7 +59,7 @@ def main() -> None:
 def draw(results: dict[str, Any], out: Path) -> None:
     """Table and figure from the results."""
     (out / "table.md").write_text(table(results["presets"]))
-    plot(results["presets"]).savefig(out / "gaps.png", dpi=120)
+    plot_gaps(results["presets"]).savefig(out / "gaps.png", dpi=120)
     print(table(results["presets"]))
 
 
@@ -74,7 +73,7 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
     second = optimal.crosscheck(problem)
     learned = {}
-    for policy in POLICIES:
+    for policy in SPENDING:
         print(f"{name}: training {policy}", flush=True)
         learned[policy] = optimal.measure_gap(train(problem, policy, given), solution, num_runs=given.runs).to_dict()
         print(f"{name}: {policy} is {learned[policy]['total']:.2%} above the optimum", flush=True)
@@ -137,29 +136,10 @@ def table(presets: dict[str, Any]) -> str:
             own = preset["learned"][policy]
             low, high = own["ci95"]
             lines.append(
-                f"| {name} | {LABELS[policy]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
+                f"| {name} | {SPENDING[policy]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
                 f"{own['total']:.1%} ({low:.1%} to {high:.1%}) | {own['spending']:.1%} / {own['estimator']:.1%} |"
             )
     return "\n".join(lines) + "\n"
-
-
-def plot(presets: dict[str, Any]) -> Any:
-    """Solved and learned costs over the optimum."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
-    for axis, (name, preset) in zip(figure.subplots(1, len(presets)), presets.items(), strict=True):
-        for place, policy in enumerate(POLICIES):
-            solved, own = preset["solved"][policy] / preset["solved"]["adaptive"] - 1, preset["learned"][policy]
-            axis.bar(place - 0.2, 100 * solved, 0.36, color="0.75", label="solved" if not place else None)
-            axis.bar(place + 0.2, 100 * own["total"], 0.36, color="#0072B2", label="learned" if not place else None)
-            half = 50 * (own["ci95"][1] - own["ci95"][0])
-            axis.errorbar(place + 0.2, 100 * own["total"], half, color="black", capsize=3)
-        axis.set(title=name, xticks=range(3), xticklabels=[LABELS[policy] for policy in POLICIES])
-        axis.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("squared error over the optimum [%]")
-    figure.axes[0].legend(frameon=False)
-    return figure
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ def optimal(
     symbols: Annotated[int, typer.Option(help="Symbols of a general release: 2, or 4 for as good as any.")] = 4,
     beliefs: Annotated[int | None, typer.Option(help="Nodes of belief; 81, or 41 for the general form.")] = None,
     budgets: Annotated[int | None, typer.Option(help="Nodes of budget left; 61, or 25 for the general form.")] = None,
-    runs: Annotated[int, typer.Option(help="Simulated runs that check the value.")] = 20_000,
+    runs: Annotated[int, typer.Option(help="Simulated runs that check the value.")] = 50_000,
     seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
     figures: Annotated[Path | None, typer.Option(help="A folder for figures.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -71,7 +71,7 @@ def _answer(problem: Problem, solution: Solution | GeneralSolution, form: Form, 
     answer: dict[str, Any] = {"problem": problem.to_dict(), "form": str(form), **solution.to_dict()}
     answer["simulated"] = {"value": simulated.value, "ci95": simulated.ci95, "runs": runs}
     if form is Form.gaussian:
-        schedule = solver.best_schedule(problem)
+        schedule = solver.best_schedule(problem, num_beliefs=len(solution.beliefs), num_budgets=len(solution.budgets))
         answer["even_value"] = schedule.even_value
         answer["schedule"] = {"value": schedule.value, "losses": schedule.losses.tolist()}
         answer["closed_loop_gain"] = 1 - solution.value / schedule.value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from dpfuse.optimal.solution import Solution
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+SPENDING = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
+"""What the policies of designs are called where they are solved."""
 
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#E69F00", "#009E73"
 _RUNS_TO_CHOOSE_FROM = 200
@@ -52,11 +56,13 @@ def _draw(
 
 
 def plot_path(solution: Solution | GeneralSolution, *, seed: int = 0) -> Figure:
-    """One run in which the state changes, if there is one: the state, the observer's belief and the spending."""
+    """A run in which the state changes, that of median cost: the state, the observer's belief and the spending."""
     from matplotlib.figure import Figure
 
     runs = solution.simulate(num_runs=_RUNS_TO_CHOOSE_FROM, seed=seed)
-    run = int(np.argmax((np.diff(runs.state, axis=1) != 0).any(axis=1)))
+    changes = (np.diff(runs.state, axis=1) != 0).any(axis=1)
+    candidates = np.flatnonzero(changes if changes.any() else ~changes)
+    run = candidates[np.argsort(runs.costs[candidates])[len(candidates) // 2]]
     step = np.arange(1, solution.problem.horizon + 1)
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -69,4 +75,29 @@ def plot_path(solution: Solution | GeneralSolution, *, seed: int = 0) -> Figure:
     for axis in (above, below):
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def plot_gaps(presets: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """How far each way to spend is from the optimum, solved and learned, a panel for each problem.
+
+    Args:
+        presets: for each problem, `solved`: the cost by policy, and `learned`: the fields of `Gap` by policy.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3 * max(2, len(presets)), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(presets), squeeze=False)[0]
+    places = np.arange(len(SPENDING))
+    for axis, (name, preset) in zip(axes, presets.items(), strict=True):
+        solved = np.array([preset["solved"][policy] for policy in SPENDING]) / preset["solved"]["adaptive"] - 1
+        learned = [preset["learned"][policy] for policy in SPENDING]
+        margins = [(own["ci95"][1] - own["ci95"][0]) / 2 for own in learned]
+        axis.bar(places - 0.2, 100 * solved, 0.36, color="0.75", label="solved")
+        heights = 100 * np.array([own["total"] for own in learned])
+        axis.bar(places + 0.2, heights, 0.36, yerr=100 * np.array(margins), capsize=3, color=_BLUE, label="learned")
+        axis.set(title=name, xticks=places, xticklabels=SPENDING.values())
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("squared error over the optimum [%]")
+    axes[0].legend(frameon=False)
     return figure

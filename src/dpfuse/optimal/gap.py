@@ -20,6 +20,8 @@ from dpfuse.systems import hidden_markov
 _BATCH = 1000
 _Z95 = 1.959964
 
+_run = eqx.filter_jit(rollout)
+
 
 @dataclass(frozen=True)
 class Gap:
@@ -64,7 +66,7 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
         counts = runs.measurements[..., 0].sum(-1, dtype=np.float64)
         noise = rng.standard_normal(counts.shape)
         windows = cut(runs, np.arange(_BATCH), np.zeros(_BATCH, np.int64), problem.horizon)
-        result = eqx.filter_jit(rollout)(design.policy, windows, noise.T[..., None].astype(np.float32))
+        result = _run(design.policy, windows, noise.T[..., None].astype(np.float32))
         weight = np.asarray(result.weight, np.float64).T
         belief = _posteriors(solution, weight, weight * counts + noise)
         variance.append((belief * (1 - belief)).sum(1))

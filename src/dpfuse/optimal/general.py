@@ -69,7 +69,7 @@ class GeneralSolution:
         """The loss that is charged, shape (K, budgets, beliefs)."""
         return np.asarray(self.budgets[:, None] - self.budgets[self.left])
 
-    def simulate(self, *, num_runs: int = 20_000, seed: int = 0) -> Simulation:
+    def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
         """What the collections cost when followed, each at the node nearest to the exact belief."""
         rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
         runs = hidden_markov.simulate(

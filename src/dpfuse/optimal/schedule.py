@@ -40,7 +40,7 @@ class Schedule:
     even_value: float
     start_values: Floats
 
-    def simulate(self, *, num_runs: int = 20_000, seed: int = 0) -> Simulation:
+    def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
         """What the schedule costs, without a grid."""
         return simulate(
             self.problem, lambda k, left, _: np.full_like(left, self.losses[k]), num_runs=num_runs, seed=seed

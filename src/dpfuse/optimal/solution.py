@@ -52,7 +52,7 @@ class Solution:
         column = np.arcsin(np.sqrt(belief)) * (2 / np.pi) * (len(self.beliefs) - 1)
         return np.minimum(_bilinear(share, row, column), 1.0) * budget_left
 
-    def simulate(self, *, num_runs: int = 20_000, seed: int = 0) -> Simulation:
+    def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
         """What following `spend` costs, with exact beliefs and no grid but that of the spending."""
         return simulate(self.problem, self.spend, num_runs=num_runs, seed=seed)
 
