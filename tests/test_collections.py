@@ -122,6 +122,19 @@ class TestOneLoss:
                         assert renyi_divergences(kernel, 2.0).max() <= loss
                         assert best <= self.cost(kernel, belief)
 
+    def test_more_than_two_symbols_can_be_better(self):
+        """Where doubt is worth the same over a wide range: tell rarely and then clearly, with a symbol for silence."""
+        nodes = np.sin(np.linspace(0, np.pi / 2, 161)) ** 2
+        rest = np.minimum(np.minimum(nodes, 1 - nodes), 0.2)
+        with jax.enable_x64(True):
+            costs = []
+            for num_symbols in (2, 4):
+                options = jax.tree.map(lambda leaf: leaf[0], make_options(np.array([0.6]), 2.0, num_symbols))
+                cost, kernel = best_release(options, 0.5, rest, np.array([0.0, 1.0]))
+                costs.append(float(cost))
+        assert costs[1] < 0.98 * costs[0]
+        assert np.isclose(*np.asarray(kernel).T, rtol=1e-2).sum() >= 1  # the symbol that says nothing
+
     def test_two_symbols_at_even_odds_are_randomised_response(self):
         with jax.enable_x64(True):
             options = jax.tree.map(lambda leaf: leaf[0], make_options(np.array([0.8]), 2.0, 2))

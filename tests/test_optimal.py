@@ -15,6 +15,7 @@ from scipy.integrate import quad
 from scipy.stats import binom, norm
 from typer.testing import CliRunner
 
+import dpfuse
 from conftest import make_structure, promise
 from dpfuse import optimal
 from dpfuse.cli import app
@@ -22,6 +23,7 @@ from dpfuse.errors import FileRefused
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.simulation import next_belief, posterior
 from dpfuse.policy import Constants, Design, make_policy
+from dpfuse.systems import hidden_markov
 
 RESULTS = Path(__file__).parents[1] / "experiments/optimality/results.json"
 # A false alarm once in two million for each number.
@@ -248,7 +250,7 @@ class TestProblem:
             ({"order": 1.0}, "order must be > 1"),
             ({"budget": 0.0}, "budget must be finite and > 0"),
             ({"horizon": 0}, "horizon must be at least 1"),
-            ({"prior": [0.6, 0.6]}, "initial must add up to 1"),
+            ({"prior": [0.6, 0.6]}, "prior must add up to 1"),
         ],
     )
     def test_says_what_is_wrong(self, changes, message):
@@ -303,16 +305,34 @@ class TestCommand:
 @pytest.mark.parametrize("name", ["slow", "onset", "scarce", "single"])
 def test_presets_agree_with_the_second_discretisation_and_simulation_in_time(name):
     problem = optimal.PRESETS[name]
-    began = time.perf_counter()
+    began = time.process_time()
     solution = optimal.solve(problem)
-    assert time.perf_counter() - began < 30
+    assert time.process_time() - began < 30  # of both cores together, whatever else the machine does
     assert optimal.crosscheck(problem) == pytest.approx(solution.value, rel=0.01)
     runs = solution.simulate(num_runs=100_000, seed=1)
     assert abs(runs.value - solution.value) < FIVE * runs.standard_error and runs.standard_error < 0.002 * runs.value
     assert solution.discretisation_error < 0.001
 
 
-@pytest.mark.skipif(not RESULTS.exists(), reason="make optimality writes it")
+@pytest.mark.slow
+def test_a_learned_closed_loop_comes_within_3_percent_and_beats_every_schedule():
+    problem = optimal.PRESETS["onset"]
+    solution, schedule = optimal.solve(problem), optimal.best_schedule(problem)
+    data = hidden_markov.simulate(problem.system, num_runs=20_000, num_steps=problem.horizon, seed=1)
+    training, validation, _ = data.split((0.85, 0.1, 0.05), by="run")
+    design = dpfuse.train(
+        training,
+        validation,
+        promise(adjacency="replace-one", budget=problem.budget, order=problem.order),
+        architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(0.0, 1.0)),
+        optimisation=dpfuse.Optimisation(num_updates=1500, batch_size=128, learning_rate=1e-2, validation_windows=2000),
+    )
+    gap = optimal.measure_gap(design, solution)
+    assert -0.01 < gap.total < 0.03
+    assert gap.ci95[1] < schedule.value / solution.value - 1
+    assert gap.most_spent <= problem.budget
+
+
 def test_the_results_of_record_show_what_they_must():
     presets = json.loads(RESULTS.read_text())["presets"]
     assert set(presets) == {"slow", "onset", "scarce"}
@@ -324,3 +344,7 @@ def test_the_results_of_record_show_what_they_must():
         if preset["closed_loop_gain"] > 0.05:
             assert learned["adaptive"]["ci95"][1] < solved["schedule"] / solved["adaptive"] - 1
     assert max(preset["closed_loop_gain"] for preset in presets.values()) >= 0.05
+
+
+def test_the_page_quotes_the_table_of_record():
+    assert (RESULTS.parent / "table.md").read_text() in (RESULTS.parents[2] / "docs/optimal.md").read_text()

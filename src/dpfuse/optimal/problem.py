@@ -49,12 +49,16 @@ class Problem:
             object.__setattr__(self, name, _check.is_positive(name, getattr(self, name)))
         if self.order <= 1:
             raise ValueError(f"order must be > 1, got {self.order!r}; 2 is a usual choice")
-        system = HiddenMarkov(
-            transition=self.transition,
-            sensor_probabilities=self.sensor_probabilities,
-            initial=self.prior,
-            num_sensors=self.num_sensors,
-        )
+        try:
+            system = HiddenMarkov(
+                transition=self.transition,
+                sensor_probabilities=self.sensor_probabilities,
+                initial=self.prior,
+                num_sensors=self.num_sensors,
+            )
+        except (TypeError, ValueError) as error:
+            # What is the first state's distribution there is the prior here.
+            raise type(error)(str(error).replace("initial", "prior")) from None
         if len(system.transition) != 2:
             raise ValueError(f"transition must have shape (2, 2), got {system.transition.shape}")
         object.__setattr__(self, "transition", system.transition)
