@@ -23,7 +23,7 @@ class Optimum(NamedTuple):
 
     Attributes:
         x: the solution, shape (columns,).
-        gap: between its value and the dual bound, and how far A x is from b, the larger of the two.
+        gap: the largest of what optimality wants to be 0: x.s, A x - b, and c - A'y - s of the dual, with x, s >= 0.
     """
 
     x: Float[Array, " columns"]
@@ -63,7 +63,8 @@ def minimise(
 
     start = jnp.full_like(c, 1 / len(c)), jnp.zeros_like(b), jnp.ones_like(c)
     (x, y, s), _ = jax.lax.scan(iterate, start, None, length=num_iterations)
-    return Optimum(x, jnp.maximum(jnp.abs(x @ s), jnp.abs(matrix @ x - b).max()))
+    missing = [x @ s, jnp.abs(matrix @ x - b).max(), jnp.abs(c - matrix.T @ y - s).max()]
+    return Optimum(x, jnp.stack(missing).max())
 
 
 def _longest(value: Array, change: Array) -> Array:
@@ -76,10 +77,9 @@ def _cholesky(normal: Float[Array, "rows rows"]) -> list[list[Array]]:
     factor: list[list[Array]] = []
     for i in range(size):
         row: list[Array] = []
-        for j in range(i + 1):
-            rest = normal[i, j] - sum((row[k] * factor[j][k] for k in range(j)), start=jnp.zeros(())) if j < i else None
-            if rest is not None:
-                row.append(rest / factor[j][j])
+        for j in range(i):
+            known = sum((row[k] * factor[j][k] for k in range(j)), start=jnp.zeros(()))
+            row.append((normal[i, j] - known) / factor[j][j])
         diagonal = normal[i, i] - sum((entry**2 for entry in row), start=jnp.zeros(()))
         row.append(jnp.sqrt(jnp.maximum(diagonal, _RIDGE * normal[i, i] + _TINY)))
         factor.append(row)
