@@ -14,7 +14,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record docs lock clean
+.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -25,6 +25,7 @@ help:
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
 	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
+	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
@@ -62,6 +63,9 @@ us101-quick: $(READY)
 
 us101-record: $(READY)
 	$(BIN)/python experiments/us101/report.py
+
+optimality: $(READY)
+	$(BIN)/python experiments/optimality/run.py
 
 docs: $(READY)
 	$(BIN)/python docs/transcripts.py

@@ -10,6 +10,7 @@ from dpfuse.cli.account import account
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
+from dpfuse.cli.optimal import optimal
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.train import train
 
@@ -22,7 +23,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, data, train, evaluate, account):
+for command in (demo, simulate, data, train, evaluate, account, optimal):
     app.command()(command)
 
 

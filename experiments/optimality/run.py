@@ -1,0 +1,147 @@
+"""Learned designs against the optimum: Theorem 1 solved, and what pathwise training makes of the same systems.
+
+For each preset: even spending, the best schedule and the optimal closed loop, solved; the closed loop checked by a
+second discretisation and by simulation; and designs learned from recordings, with their gap to the optimum. `make
+optimality` runs it; results.json, table.md and gaps.png beside this file are what it left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import dpfuse
+from dpfuse import optimal
+from dpfuse.optimal.figures import SPENDING, plot_gaps
+from dpfuse.systems import hidden_markov
+
+HERE = Path(__file__).parent
+# The presets of the structured release; `single` is for whole collections.
+STRUCTURED = ("slow", "onset", "scarce")
+
+
+def main() -> None:
+    """Solve, train, compare, and keep the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--presets", nargs="+", default=[*STRUCTURED, "single"], help="which to solve and learn")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for results")
+    parser.add_argument("--updates", type=int, default=3000, help="gradient steps for each adaptive design")
+    parser.add_argument("--runs", type=int, default=40_000, help="simulated runs for each comparison")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    began = time.perf_counter()
+    presets = {name: compare(name, given) for name in given.presets if name in STRUCTURED}
+    results = {
+        "command": "python experiments/optimality/run.py",
+        "commit": subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=HERE).stdout.strip(),
+        "seed": given.seed,
+        "updates": given.updates,
+        "runs": given.runs,
+        "machine": {"cores": os.cpu_count(), "device": jax.devices()[0].device_kind},
+        "versions": {package: version(package) for package in ("jax", "equinox", "optax", "numpy")},
+        "presets": presets,
+        "general": general(given) if "single" in given.presets else {},
+        "seconds": round(time.perf_counter() - began),
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    (given.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    if presets:
+        draw(results, given.out)
+
+
+def draw(results: dict[str, Any], out: Path) -> None:
+    """Table and figure from the results."""
+    (out / "table.md").write_text(table(results["presets"]))
+    plot_gaps(results["presets"]).savefig(out / "gaps.png", dpi=120)
+    print(table(results["presets"]))
+
+
+def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
+    """One preset: solved, checked and learned."""
+    problem = optimal.PRESETS[name]
+    started = time.process_time()
+    solution = optimal.solve(problem)
+    solved_s = time.process_time() - started
+    schedule = optimal.best_schedule(problem)
+    simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
+    second = optimal.crosscheck(problem)
+    learned = {}
+    for policy in SPENDING:
+        print(f"{name}: training {policy}", flush=True)
+        learned[policy] = optimal.measure_gap(train(problem, policy, given), solution, num_runs=given.runs).to_dict()
+        print(f"{name}: {policy} is {learned[policy]['total']:.2%} above the optimum", flush=True)
+    return {
+        "problem": problem.to_dict(),
+        "solved": {"constant": schedule.even_value, "schedule": schedule.value, "adaptive": solution.value},
+        "closed_loop_gain": 1 - solution.value / schedule.value,
+        "solution": solution.to_dict() | {"cpu_seconds": round(solved_s, 1)},
+        "schedule_starts": schedule.start_values.tolist(),
+        "simulated": {"value": simulated.value, "ci95": simulated.ci95},
+        "crosscheck": {"value": second, "difference": second / solution.value - 1},
+        "learned": learned,
+    }
+
+
+def train(problem: optimal.Problem, policy: str, given: argparse.Namespace) -> dpfuse.Design:
+    """A design learned from recordings, with the solution's own feature: the measurement itself."""
+    data = hidden_markov.simulate(problem.system, num_runs=40_000, num_steps=problem.horizon, seed=given.seed + 1)
+    training, validation, _ = data.split((0.9, 0.05, 0.05), by="run")
+    updates = given.updates if policy == "adaptive" else given.updates // 3
+    return dpfuse.train(
+        training,
+        validation,
+        dpfuse.Guarantee(order=problem.order, budget=problem.budget, adjacency="replace-one"),
+        policy=policy,
+        architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(0.0, 1.0)),
+        optimisation=dpfuse.Optimisation(
+            num_updates=updates,
+            batch_size=128,
+            learning_rate=1e-2,
+            validate_every=200,
+            validation_windows=2000,
+            patience=updates,
+        ),
+        seed=given.seed,
+    )
+
+
+def general(given: argparse.Namespace) -> dict[str, Any]:
+    """Whole collections on one sensor: two symbols and four, against the structured release."""
+    problem = optimal.PRESETS["single"]
+    values = {"gaussian": optimal.solve(problem).to_dict()}
+    for num_symbols in (2, 4):
+        solution = optimal.solve_general(problem, num_symbols=num_symbols)
+        simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
+        values[f"{num_symbols} symbols"] = solution.to_dict() | {
+            "simulated": {"value": simulated.value, "ci95": simulated.ci95}
+        }
+    return values
+
+
+def table(presets: dict[str, Any]) -> str:
+    """The comparison, a row for each preset and way to spend."""
+    lines = [
+        "| preset | spending | solved | over the optimum | learned over the optimum (95%) | spending / estimator |"
+    ]
+    lines.append("|---|---|---|---|---|---|")
+    for name, preset in presets.items():
+        for policy, value in preset["solved"].items():
+            own = preset["learned"][policy]
+            low, high = own["ci95"]
+            lines.append(
+                f"| {name} | {SPENDING[policy]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
+                f"{own['total']:.1%} ({low:.1%} to {high:.1%}) | {own['spending']:.1%} / {own['estimator']:.1%} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""`dpfuse optimal`: the optimality equations of Theorem 1, solved for a small system."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from dpfuse.optimal import GeneralSolution, Problem, Solution
+
+
+class Form(StrEnum):
+    """What may be released."""
+
+    gaussian = "gaussian"
+    general = "general"
+
+
+def optimal(
+    problem: Annotated[
+        str, typer.Argument(help="A preset (slow, onset, scarce, single) or a TOML file with the fields of a problem.")
+    ] = "slow",
+    form: Annotated[
+        Form, typer.Option(help="gaussian: the count plus noise; general: any release of one sensor.")
+    ] = Form.gaussian,
+    symbols: Annotated[int, typer.Option(help="Symbols of a general release: 2, or 4 for as good as any.")] = 4,
+    beliefs: Annotated[int | None, typer.Option(help="Nodes of belief; 81, or 41 for the general form.")] = None,
+    budgets: Annotated[int | None, typer.Option(help="Nodes of budget left; 61, or 25 for the general form.")] = None,
+    runs: Annotated[int, typer.Option(help="Simulated runs that check the value.")] = 50_000,
+    seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
+    figures: Annotated[Path | None, typer.Option(help="A folder for figures.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Solve the optimality equations of a binary hidden Markov system.
+
+    Finds the least squared error, summed over the horizon, that any spending by past
+    releases can reach, and how it spends; for the gaussian form also the best schedule
+    fixed beforehand, so that the gain of the closed loop is known. Every value is
+    checked by simulation.
+
+    Example: dpfuse optimal slow --figures out/slow
+
+    Example: dpfuse optimal single --form general
+    """
+    from dpfuse import optimal as solver
+    from dpfuse.evaluation.figures import save_figures
+    from dpfuse.optimal.figures import plot_path, plot_solution
+
+    question = solver.PRESETS[problem] if problem in solver.PRESETS else solver.Problem.load(problem)
+    grid = {name: n for name, n in [("num_beliefs", beliefs), ("num_budgets", budgets)] if n is not None}
+    solution: Solution | GeneralSolution
+    if form is Form.gaussian:
+        solution = solver.solve(question, **grid)
+    else:
+        solution = solver.solve_general(question, num_symbols=symbols, **grid)
+    answer = _answer(question, solution, form, runs, seed)
+    if figures:
+        drawn = {"solution": plot_solution(solution), "path": plot_path(solution, seed=seed)}
+        answer["figures"] = [str(path) for path in save_figures(drawn, figures)]
+    typer.echo(json.dumps(answer) if as_json else _text(problem, answer))
+
+
+def _answer(problem: Problem, solution: Solution | GeneralSolution, form: Form, runs: int, seed: int) -> dict[str, Any]:
+    from dpfuse import optimal as solver
+
+    simulated = solution.simulate(num_runs=runs, seed=seed)
+    answer: dict[str, Any] = {"problem": problem.to_dict(), "form": str(form), **solution.to_dict()}
+    answer["simulated"] = {"value": simulated.value, "ci95": simulated.ci95, "runs": runs}
+    if form is Form.gaussian:
+        schedule = solver.best_schedule(problem, num_beliefs=len(solution.beliefs), num_budgets=len(solution.budgets))
+        answer["even_value"] = schedule.even_value
+        answer["schedule"] = {"value": schedule.value, "losses": schedule.losses.tolist()}
+        answer["closed_loop_gain"] = 1 - solution.value / schedule.value
+    return answer
+
+
+def _text(name: str, answer: dict[str, Any]) -> str:
+    steps, budget, order = (answer["problem"][field] for field in ("horizon", "budget", "order"))
+    low, high = answer["simulated"]["ci95"]
+    lines = [f"{name}: squared error summed over {steps} steps, budget {budget:g} at order {order:g}"]
+    if answer["form"] == Form.gaussian:
+        lines.append(f"  spent evenly                 {answer['even_value']:.4f}")
+        lines.append(f"  best schedule                {answer['schedule']['value']:.4f}")
+        lines.append(f"  optimal (closed loop)        {answer['value']:.4f}, {answer['closed_loop_gain']:.1%} less")
+        lines.append(f"  the grid half as fine        differs by {answer['discretisation_error']:.2%}")
+    else:
+        lines.append(f"  optimal with {answer['num_symbols']} symbols       {answer['value']:.4f}")
+        lines.append(f"  left open by the programmes  {answer['gap']:.1e}")
+    lines.append(f"  simulated                    {answer['simulated']['value']:.4f} (95%: {low:.4f} to {high:.4f})")
+    return "\n".join([*lines, *(f"  {path}" for path in answer.get("figures", ()))])

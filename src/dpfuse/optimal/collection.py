@@ -1,0 +1,140 @@
+"""The best collection of release distributions for a given loss: {F(z | y = 0), F(z | y = 1)} over an alphabet.
+
+Write M = (F(.|0) + F(.|1)) / 2 and F(z|1) = M(z) (1 + t_z), F(z|0) = M(z) (1 - t_z) with -1 < t_z < 1. Both
+distributions add up to 1 if sum M = 1 and sum M t = 0, and the Rényi loss is at most L in both directions if
+
+    sum M phi(t) <= exp((alpha - 1) L)  and  sum M phi(-t) <= the same,    phi(t) = (1 + t)^alpha (1 - t)^(1 - alpha).
+
+What comes next is worth h(t_z) after symbol z, per unit of M, whatever the other symbols are, so the cost is
+sum M(z) h(t_z). **All of this is linear in M**: the best collection is a linear programme over measures on (-1, 1)
+with two equations and two inequalities, and such a programme has an optimum on at most four points. Hence no alphabet,
+a continuous one neither, beats four symbols, and the optimum found is global. With two symbols t_0 and t_1 are all
+there is: one number places them on the edge of what the loss allows, and h is searched along it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from dpfuse.optimal.problem import Floats
+from dpfuse.optimal.programme import minimise
+
+NUM_SYMBOLS = (2, 4)
+
+# Nodes of log F(z|1) / F(z|0), in units of that of randomised response, which thus lies on a node itself.
+_PER_UNIT = 12
+_UNITS = 4
+# Places of two symbols between all weight on the one and on the other.
+_NUM_PLACES = 65
+_BISECTIONS = 60
+# Drawn together by this much, so that rounding cannot carry the loss past what is charged.
+_SAFETY = 1e-6
+
+
+class Options(NamedTuple):
+    """Where symbols may lie for each of some losses, along the first axis.
+
+    Attributes:
+        shift: t, of each node, shape (losses, nodes), or of two symbols in each place, shape (losses, places, 2).
+        weight: M of each of two symbols, shape (losses, places, 2).
+        rows: the constraints on M of the nodes, and two columns for what is left unused, scaled by `column`.
+        column: the scale of each column.
+    """
+
+    shift: Array
+    weight: Array
+    rows: Array
+    column: Array
+
+
+def renyi_divergences(kernel: Floats, order: float) -> Floats:
+    """The Rényi divergence between the two distributions of a kernel F(z | y), (..., symbols, 2), in each direction."""
+    zero, one = kernel[..., 0], kernel[..., 1]
+    moments = [(p**order * q ** (1 - order)).sum(-1) for p, q in [(zero, one), (one, zero)]]
+    return np.asarray(np.log(np.stack(moments, axis=-1)) / (order - 1))
+
+
+def make_options(losses: Floats, order: float, num_symbols: int) -> Options:
+    """The options for losses above 0, shape (losses,)."""
+    nothing = np.zeros((len(losses), 0))
+    if num_symbols == 2:
+        place = np.linspace(0, 1, _NUM_PLACES + 2)[1:-1]
+        shift = _farthest(place, losses[:, None], order)
+        weight = np.stack([1 - place, place], axis=1)
+        return _on_device(shift, np.tile(weight, (len(losses), 1, 1)), nothing, nothing)
+    unit = _farthest(np.array(0.5), losses, order)[:, 1]
+    steps = np.arange(-_UNITS * _PER_UNIT, _UNITS * _PER_UNIT + 1) / _PER_UNIT
+    shift = np.tanh(np.arctanh(unit)[:, None] * steps)
+    allowed = np.expm1((order - 1) * losses)[:, None]
+    moments = [np.ones_like(shift), shift / unit[:, None], *(_excess(t, order) / allowed for t in (shift, -shift))]
+    unused = np.broadcast_to(np.eye(4)[:, 2:], (len(losses), 4, 2))
+    rows = np.concatenate([np.stack(moments, axis=1), unused], axis=2)
+    column = 1 / np.maximum(np.abs(rows).max(axis=1), 1.0)
+    return _on_device(shift, nothing, rows * column[:, None], column)
+
+
+def _on_device(*arrays: Floats) -> Options:
+    return Options(*map(jnp.asarray, arrays))
+
+
+def _farthest(place: Floats, losses: Floats, order: float) -> Floats:
+    """Shifts of two symbols of weights 1 - place and place, as far apart as each loss allows, shape (..., 2)."""
+    place, losses = np.broadcast_arrays(place, losses)
+    weight, direction = np.stack([1 - place, place], axis=-1), np.stack([-place, 1 - place], axis=-1)
+    low, high = np.zeros(place.shape), 1 / np.maximum(place, 1 - place)
+    for _ in range(_BISECTIONS):
+        middle = (low + high) / 2
+        shift = direction * middle[..., None]
+        moments = [(weight * _excess(t, order)).sum(-1) for t in (shift, -shift)]
+        is_allowed = np.maximum(*moments) <= np.expm1((order - 1) * losses)
+        low, high = np.where(is_allowed, middle, low), np.where(is_allowed, high, middle)
+    return np.asarray(direction * low[..., None])
+
+
+def _excess(shift: Floats, order: float) -> Floats:
+    """phi(t) less its tangent at 0, which costs every collection the same: accurate where the loss is small."""
+    return np.asarray(np.expm1(order * np.log1p(shift) + (1 - order) * np.log1p(-shift)) - (2 * order - 1) * shift)
+
+
+def best_cost(options: Options, worth: Array) -> tuple[Array, Array]:
+    """The least cost at one loss, and how far it is from proven; `worth` is h at every `shift`."""
+    if options.shift.ndim == 2:
+        return (options.weight * worth).sum(-1).min(), jnp.zeros(())
+    weight, gap = _programme(options, worth)
+    return worth @ weight, gap
+
+
+def best_kernel(options: Options, worth: Array) -> Float[Array, "symbols 2"]:
+    """F(z | y) of the least cost, on exactly as many symbols as there may be."""
+    if options.shift.ndim == 2:
+        place = (options.weight * worth).sum(-1).argmin()
+        return _as_kernel(options.weight[place], options.weight[place] * options.shift[place])
+    weight, _ = _programme(options, worth)
+    # An optimum has four points; the rest is what the solver left over, and joins the nearest of them.
+    centres = jnp.sort(jax.lax.top_k(weight, 4)[1])
+    group = (jnp.arange(len(weight))[:, None] * 2 > centres[:-1] + centres[1:]).sum(1)
+    members = jax.nn.one_hot(group, 4)
+    return _as_kernel(weight @ members, (weight * options.shift) @ members)
+
+
+def _as_kernel(weight: Array, shifted: Array) -> Float[Array, "symbols 2"]:
+    kernel = jnp.stack([weight - shifted, weight + shifted], axis=1)
+    kernel = kernel / kernel.sum(axis=0)
+    return (1 - _SAFETY) * kernel + _SAFETY * kernel.mean(axis=1, keepdims=True)
+
+
+def _programme(options: Options, worth: Array) -> tuple[Array, Array]:
+    """The optimal M on the nodes, and the gap in units of cost."""
+    # A line in t costs every collection the same; without it, and scaled, the programme is well conditioned.
+    middle = len(worth) // 2
+    slope = (worth[middle + 1] - worth[middle - 1]) / (options.shift[middle + 1] - options.shift[middle - 1])
+    bend = worth - worth[middle] - slope * options.shift
+    scale = jnp.maximum(jnp.abs(bend).max(), 1e-12)
+    cost = jnp.concatenate([bend / scale, jnp.zeros(2)]) * options.column
+    optimum = minimise(cost, options.rows, jnp.asarray(np.array([1.0, 0.0, 1.0, 1.0])))
+    return (optimum.x * options.column)[:-2], optimum.gap * scale

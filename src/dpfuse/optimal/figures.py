@@ -1,0 +1,103 @@
+"""Figures of a solved problem: what the future costs, what to spend, and what an observer comes to believe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dpfuse.optimal.general import GeneralSolution
+from dpfuse.optimal.solution import Solution
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SPENDING = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
+"""What the policies of designs are called where they are solved."""
+
+_BLUE, _ORANGE, _GREEN = "#0072B2", "#E69F00", "#009E73"
+_RUNS_TO_CHOOSE_FROM = 200
+
+
+def plot_solution(solution: Solution | GeneralSolution) -> Figure:
+    """Cost to go at the first step and spending at the first step and half-way, over budget left and belief."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.6), layout="constrained")
+    axes = figure.subplots(1, 3, sharey=True)
+    middle = solution.problem.horizon // 2
+    _draw(axes[0], solution, solution.cost_to_go[0], f"cost to go, step 1 of {solution.problem.horizon}", "viridis")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        shares = 100 * solution.spending / solution.budgets[:, None]
+    for axis, step in [(axes[1], 0), (axes[2], middle)]:
+        _draw(axis, solution, shares[step], f"spent at step {step + 1} [% of the rest]", "magma", largest=100.0)
+    axes[0].set_ylabel("belief that the state is 1,\nbefore the release")
+    return figure
+
+
+def _draw(
+    axis: Axes,
+    solution: Solution | GeneralSolution,
+    values: np.ndarray,
+    title: str,
+    colours: str,
+    largest: float | None = None,
+) -> None:
+    # Without budget there is nothing to spend a share of.
+    mesh = axis.pcolormesh(
+        solution.budgets[1:], solution.beliefs, values[1:].T, cmap=colours, vmin=0, vmax=largest, shading="gouraud"
+    )
+    if largest is None:
+        axis.contour(solution.budgets[1:], solution.beliefs, values[1:].T, 8, colors="white", linewidths=0.6)
+    axis.set(title=title, xlabel="budget left")
+    axis.figure.colorbar(mesh, ax=axis)
+
+
+def plot_path(solution: Solution | GeneralSolution, *, seed: int = 0) -> Figure:
+    """A run in which the state changes, that of median cost: the state, the observer's belief and the spending."""
+    from matplotlib.figure import Figure
+
+    runs = solution.simulate(num_runs=_RUNS_TO_CHOOSE_FROM, seed=seed)
+    changes = (np.diff(runs.state, axis=1) != 0).any(axis=1)
+    candidates = np.flatnonzero(changes if changes.any() else ~changes)
+    run = candidates[np.argsort(runs.costs[candidates])[len(candidates) // 2]]
+    step = np.arange(1, solution.problem.horizon + 1)
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    above.step(step, runs.state[run], where="mid", color="black", linewidth=1.2, label="state")
+    above.plot(step, runs.belief[run], color=_BLUE, marker="o", markersize=4, label="belief after the release")
+    above.set(ylabel="probability of state 1", ylim=(-0.05, 1.05))
+    below.bar(step, runs.loss[run], color=_ORANGE, label="loss of the step")
+    below.step(step, runs.budget_left[run], where="mid", color=_GREEN, label="budget left")
+    below.set(xlabel="step", ylabel="Rényi loss", xticks=step[:: max(1, len(step) // 10)])
+    for axis in (above, below):
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def plot_gaps(presets: Mapping[str, Mapping[str, Any]]) -> Figure:
+    """How far each way to spend is from the optimum, solved and learned, a panel for each problem.
+
+    Args:
+        presets: for each problem, `solved`: the cost by policy, and `learned`: the fields of `Gap` by policy.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(3 * max(2, len(presets)), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(presets), squeeze=False)[0]
+    places = np.arange(len(SPENDING))
+    for axis, (name, preset) in zip(axes, presets.items(), strict=True):
+        solved = np.array([preset["solved"][policy] for policy in SPENDING]) / preset["solved"]["adaptive"] - 1
+        learned = [preset["learned"][policy] for policy in SPENDING]
+        margins = [(own["ci95"][1] - own["ci95"][0]) / 2 for own in learned]
+        axis.bar(places - 0.2, 100 * solved, 0.36, color="0.75", label="solved")
+        heights = 100 * np.array([own["total"] for own in learned])
+        axis.bar(places + 0.2, heights, 0.36, yerr=100 * np.array(margins), capsize=3, color=_BLUE, label="learned")
+        axis.set(title=name, xticks=places, xticklabels=SPENDING.values())
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_ylabel("squared error over the optimum [%]")
+    axes[0].legend(frameon=False)
+    return figure

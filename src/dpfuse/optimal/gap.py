@@ -1,0 +1,91 @@
+"""How far a learned design is from the optimum, and whether its spending or its estimator is to blame."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from dpfuse import _check
+from dpfuse.optimal.problem import Floats
+from dpfuse.optimal.simulation import follow, next_belief, posterior
+from dpfuse.optimal.solution import Solution
+from dpfuse.policy.design import Design
+from dpfuse.policy.rollout import cut, rollout
+from dpfuse.privacy.loss import renyi_loss
+from dpfuse.systems import hidden_markov
+
+_BATCH = 1000
+_Z95 = 1.959964
+
+_run = eqx.filter_jit(rollout)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Relative distances from J*, from runs in which the design and the optimal policy see the same data and noise.
+
+    Attributes:
+        total: how much more the design costs than J*; `ci95`: its 95% interval.
+        spending: the part that a perfect estimator would have left: what was spent in the wrong place.
+        estimator: the part that E adds, the mean squared distance of its estimates from the posterior mean.
+        most_spent: in any run, of the budget.
+    """
+
+    total: float
+    ci95: tuple[float, float]
+    spending: float
+    estimator: float
+    most_spent: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON takes them."""
+        return asdict(self)
+
+
+def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, seed: int = 0) -> Gap:
+    """The gap of a design whose feature is the measurement itself (`recurrent_filter="affine"`), as in the solution.
+
+    The design's error is taken given what it released, pi (1 - pi) + (estimate - pi)^2 with the exact posterior pi,
+    which has the same mean as its squared error and less noise.
+    """
+    problem, structure = solution.problem, design.structure
+    if structure.recurrent_filter != "affine" or structure.horizon != problem.horizon or design.guarantee is None:
+        raise ValueError("design must have recurrent_filter='affine', a guarantee and the problem's horizon")
+    if (design.guarantee.order, design.guarantee.budget) != (problem.order, problem.budget):
+        raise ValueError(f"design must have the problem's order and budget, got {design.guarantee}")
+    rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
+    _check.is_count("num_runs", num_runs, minimum=_BATCH)
+    variance, distance, optimal, spent = [], [], [], 0.0
+    for _ in range(num_runs // _BATCH):
+        runs = hidden_markov.simulate(
+            problem.system, num_runs=_BATCH, num_steps=problem.horizon, seed=int(rng.integers(2**31))
+        )
+        counts = runs.measurements[..., 0].sum(-1, dtype=np.float64)
+        noise = rng.standard_normal(counts.shape)
+        windows = cut(runs, np.arange(_BATCH), np.zeros(_BATCH, np.int64), problem.horizon)
+        result = _run(design.policy, windows, noise.T[..., None].astype(np.float32))
+        weight = np.asarray(result.weight, np.float64).T
+        belief = _posteriors(solution, weight, weight * counts + noise)
+        variance.append((belief * (1 - belief)).sum(1))
+        distance.append(((np.asarray(result.mean, np.float64)[..., 0].T - belief) ** 2).sum(1))
+        optimal.append(follow(problem, solution.spend, runs.state[..., 0].astype(np.int64), counts, noise).costs)
+        spent = max(spent, float(renyi_loss(problem.order, 1, weight).sum(1).max()))
+    own, away, best = (np.concatenate(parts) / solution.value for parts in (variance, distance, optimal))
+    difference = own + away - best
+    margin = _Z95 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
+    total = float(difference.mean())
+    return Gap(total, (total - margin, total + margin), float((own - best).mean()), float(away.mean()), spent)
+
+
+def _posteriors(solution: Solution, weight: Floats, release: Floats) -> Floats:
+    """p(X_k = 1 | Z^k) along each run, shape (runs, K)."""
+    problem = solution.problem
+    after = np.empty(weight.shape)
+    belief = np.full(len(weight), problem.prior[1])
+    for k in range(problem.horizon):
+        after[:, k] = posterior(problem, belief, weight[:, k], release[:, k])
+        belief = next_belief(problem, after[:, k])
+    return after

@@ -1,0 +1,212 @@
+"""Theorem 1 in its general form: whole collections of release distributions are optimised, for one binary sensor.
+
+    J_k(s, b) = min over L <= s and collections of loss L of  sum_z p(z) [ pi_z (1 - pi_z) + J_{k+1}(s - L, T pi_z) ]
+
+**Which collections.** Those that read the present measurement, past releases and nothing else: F_k(z | y_k, Z^{k-1}).
+The theorem also allows the sensor's past, F_k(z | y^k, Z^{k-1}).
+
+- If the sensor shows the state itself (`sensor_probabilities` 0 and 1), nothing is lost. From any collection make
+  F'(z | y_k) = sum over y^{k-1} of p(y^{k-1} | y_k, Z^{k-1}) F(z | y^k): the joint law of X_k and Z^k is the same,
+  hence every cost is, and as Rényi divergence is jointly quasi-convex the pair F'(.|0), F'(.|1) is no further apart
+  than some pair in F.
+- If the sensor errs, its past tells more about the state than its present measurement alone, and the value here is that
+  of the best memoryless collection: an upper bound on the theorem's.
+
+The neighbouring relation is replace-one: with one sensor, any two histories are neighbours, so that F_k(.|0) and
+F_k(.|1) are what the loss compares. What is left is always a node of the budget grid, so a solution is a policy that
+can be followed exactly: the grid of budgets restricts the choice and never bends the value.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from dpfuse import _check
+from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kernel, make_options
+from dpfuse.optimal.gaussian import nodes_of_belief, position
+from dpfuse.optimal.interpolation import interpolate
+from dpfuse.optimal.problem import Floats, Problem
+from dpfuse.optimal.simulation import Simulation, next_belief
+from dpfuse.systems import hidden_markov
+
+# Of two losses that cost the same, up to what the programmes leave open, the smaller one is spent.
+_TIE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class GeneralSolution:
+    """The general optimality equations of a problem with one sensor, solved on a grid.
+
+    Attributes:
+        problem: what was solved.
+        value: J*_1 at the full budget and the prior.
+        cost_to_go: J*_k, shape (K, budgets, beliefs).
+        left: the node of the budget that is left after the release, same shape.
+        kernels: the optimal collection, F(z | y), shape (K, budgets, beliefs, symbols, 2).
+        budgets, beliefs: the nodes.
+        gap: how far the linear programmes were from proven optima, at most, in units of cost.
+    """
+
+    problem: Problem
+    value: float
+    cost_to_go: Floats
+    left: NDArray[np.int64]
+    kernels: Floats
+    budgets: Floats
+    beliefs: Floats
+    gap: float
+
+    @property
+    def spending(self) -> Floats:
+        """The loss that is charged, shape (K, budgets, beliefs)."""
+        return np.asarray(self.budgets[:, None] - self.budgets[self.left])
+
+    def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
+        """What the collections cost when followed, each at the node nearest to the exact belief."""
+        rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
+        runs = hidden_markov.simulate(
+            self.problem.system, num_runs=num_runs, num_steps=self.problem.horizon, seed=int(rng.integers(2**31))
+        )
+        state, y = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0, 0].astype(np.int64)
+        says_one = self.problem.sensor_probabilities[:, 0]
+        after, loss, left = (np.empty(y.shape) for _ in range(3))
+        belief, node = np.full(num_runs, self.problem.prior[1]), np.full(num_runs, len(self.budgets) - 1)
+        for k in range(self.problem.horizon):
+            near = np.rint(np.arcsin(np.sqrt(belief)) * (2 / np.pi) * (len(self.beliefs) - 1)).astype(np.int64)
+            kernel = self.kernels[k, node, near]
+            cumulative = np.cumsum(kernel[np.arange(num_runs), :, y[:, k]], axis=1)[:, :-1]
+            z = (rng.random((num_runs, 1)) >= cumulative).sum(axis=1)
+            likelihood = kernel[np.arange(num_runs), z] @ np.stack([1 - says_one, says_one])
+            joint = likelihood * np.stack([1 - belief, belief], axis=1)
+            after[:, k] = joint[:, 1] / joint.sum(axis=1)
+            loss[:, k] = self.spending[k, node, near]
+            node = self.left[k, node, near]
+            left[:, k] = self.budgets[node]
+            belief = next_belief(self.problem, after[:, k])
+        return Simulation(state, after, loss, left)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value and its error, as JSON takes them."""
+        return {
+            "value": self.value,
+            "num_symbols": self.kernels.shape[-2],
+            "gap": self.gap,
+            "num_beliefs": len(self.beliefs),
+            "num_budgets": len(self.budgets),
+        }
+
+
+def solve_general(
+    problem: Problem, *, num_symbols: int = 4, num_beliefs: int = 41, num_budgets: int = 25
+) -> GeneralSolution:
+    """The best collections over an alphabet of two symbols, or of four, which do as well as any number.
+
+    Args:
+        problem: with one sensor.
+        num_symbols: 2, of which randomised response is the symmetric case, or 4.
+        num_beliefs, num_budgets: nodes.
+    """
+    if problem.num_sensors != 1:
+        raise ValueError(f"num_sensors must be 1 for whole collections, got {problem.num_sensors}; use solve for more")
+    if num_symbols not in NUM_SYMBOLS:
+        raise ValueError(f"num_symbols must be 2 or 4, got {num_symbols!r}; four are as good as any number")
+    for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
+        _check.is_count(name, count, minimum=5)
+    with jax.enable_x64(True):
+        budgets = problem.budget * np.linspace(0, 1, num_budgets) ** 2
+        before, after = np.tril_indices(num_budgets, -1)
+        options = make_options(budgets[before] - budgets[after], problem.order, num_symbols)
+        arrays = [jnp.asarray(array) for array in (problem.transition, problem.sensor_probabilities[:, 0])]
+        value, left, gap = _induct(options, *arrays, problem.horizon, num_budgets, num_beliefs)
+        following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
+        kernels = _kernels(options, *arrays, following, left, num_symbols)
+        at_prior = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), num_beliefs)
+        return GeneralSolution(
+            problem=problem,
+            value=float(interpolate(value[0, -1], at_prior)),
+            cost_to_go=np.asarray(value),
+            left=np.asarray(left, np.int64),
+            kernels=np.asarray(kernels),
+            budgets=budgets,
+            beliefs=np.asarray(nodes_of_belief(num_beliefs)),
+            gap=float(gap),
+        )
+
+
+@partial(jax.jit, static_argnames=("horizon", "num_budgets", "num_beliefs"))
+def _induct(
+    options: Options, transition: Array, says_one: Array, horizon: int, num_budgets: int, num_beliefs: int
+) -> tuple[Float[Array, "K budgets beliefs"], Array, Array]:
+    """Cost to go and what is left at every step, by induction from the last to the first, and the largest gap."""
+    before, after = np.tril_indices(num_budgets, -1)
+    same = np.arange(num_budgets)
+    beliefs = nodes_of_belief(num_beliefs)
+
+    def step_back(value: Array, _: None) -> tuple[Array, tuple[Array, Array, Array]]:
+        rest = _rest(value, transition)
+
+        def pair(inputs: tuple[Options, Array]) -> tuple[Array, Array]:
+            own, rest_after = inputs
+            return jax.vmap(lambda b: best_cost(own, _worth(own.shift, b, rest_after, says_one)))(beliefs)
+
+        costs, gaps = jax.lax.map(pair, (options, rest[after]))
+        cost = jnp.full((num_budgets, num_budgets, num_beliefs), jnp.inf).at[before, after].set(costs)
+        # Nothing spent: nothing is learned.
+        cost = cost.at[same, same].set(rest)
+        value = cost.min(axis=1)
+        # Of equal costs, up to rounding, the one that leaves most.
+        left = num_budgets - 1 - jnp.argmax(cost[:, ::-1] <= value[:, None] + _TIE * value.max(), axis=1)
+        return value, (value, left, gaps.max())
+
+    nothing = jnp.zeros((num_budgets, num_beliefs))
+    _, (value, left, gap) = jax.lax.scan(step_back, nothing, None, length=horizon, reverse=True)
+    return value, left, gap.max()
+
+
+@partial(jax.jit, static_argnames="num_symbols")
+def _kernels(
+    options: Options,
+    transition: Array,
+    says_one: Array,
+    following: Float[Array, "K budgets beliefs"],
+    left: Array,
+    num_symbols: int,
+) -> Float[Array, "K budgets beliefs symbols 2"]:
+    """The optimal collections, given what is left and what follows."""
+    beliefs = nodes_of_belief(following.shape[-1])
+    silence = jnp.full((num_symbols, 2), 1 / num_symbols)
+
+    def at_node(rest: Array, node: Array, left_node: Array, belief: Array) -> Array:
+        # The place of the pair among the lower triangle's.
+        own = jax.tree.map(lambda leaf: leaf[jnp.maximum(node * (node - 1) // 2 + left_node, 0)], options)
+        kernel = best_kernel(own, _worth(own.shift, belief, rest[left_node], says_one))
+        return jnp.where(left_node < node, kernel, silence)
+
+    def at_step(inputs: tuple[Array, Array]) -> Any:
+        value, left_nodes = inputs
+        rest = _rest(value, transition)
+        row = jax.vmap(at_node, in_axes=(None, None, 0, 0))
+        return jax.lax.map(lambda own: row(rest, own[0], own[1], beliefs), (jnp.arange(len(value)), left_nodes))
+
+    return jnp.asarray(jax.lax.map(at_step, (following, left)))
+
+
+def _rest(value: Float[Array, "budgets beliefs"], transition: Array) -> Float[Array, "budgets beliefs"]:
+    """The variance at each belief after a release, and all that follows."""
+    beliefs = nodes_of_belief(value.shape[1])
+    moved = jnp.stack([1 - beliefs, beliefs], axis=1) @ transition
+    return beliefs * (1 - beliefs) + interpolate(value.T, position(moved[:, 1], moved[:, 0], len(beliefs))).T
+
+
+def _worth(shift: Array, belief: Array, rest: Float[Array, " beliefs"], says_one: Array) -> Array:
+    """h(t): what a symbol is worth, per unit of M, as p(z | x) = M (1 + t) if it were sure that y = 1."""
+    zero, one = (1 - belief) * (1 + (2 * says_one[0] - 1) * shift), belief * (1 + (2 * says_one[1] - 1) * shift)
+    return (zero + one) * interpolate(rest, position(one, zero, len(rest)))

@@ -1,0 +1,76 @@
+"""What a solved problem knows: the cost to go, the optimal spending, and what happens when it is followed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dpfuse.optimal.problem import Floats, Problem
+from dpfuse.optimal.simulation import Simulation, simulate
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The optimality equations of a problem, solved on a grid.
+
+    Attributes:
+        problem: what was solved.
+        value: J*_1 at the full budget and the prior: the least squared error, summed over the horizon, that spending
+            by past releases can reach.
+        cost_to_go: J*_k at each step, budget left and belief, shape (K, budgets, beliefs).
+        spending: the loss to spend there, same shape.
+        budgets, beliefs: the nodes; a belief is the probability of state 1 before the release.
+        coarse_value: `value` on a grid twice as coarse.
+        largest_difference: between J*_1 on the two grids, over all nodes that they share, relative to the largest J*_1.
+    """
+
+    problem: Problem
+    value: float
+    cost_to_go: Floats
+    spending: Floats
+    budgets: Floats
+    beliefs: Floats
+    coarse_value: float
+    largest_difference: float
+
+    @property
+    def discretisation_error(self) -> float:
+        """How far the value is from that on the coarser grid, relatively."""
+        return abs(self.value / self.coarse_value - 1)
+
+    def spend(self, step_index: int, budget_left: Floats, belief: Floats) -> Floats:
+        """The loss to spend at each budget left and belief, each of shape (n,), at the step counted from 0.
+
+        Between the nodes the share of what is left is interpolated, so that it is never more than that.
+        """
+        share = np.empty_like(self.spending[step_index])
+        share[1:] = self.spending[step_index, 1:] / self.budgets[1:, None]
+        share[0] = share[1]
+        row = np.sqrt(budget_left / self.problem.budget) * (len(self.budgets) - 1)
+        column = np.arcsin(np.sqrt(belief)) * (2 / np.pi) * (len(self.beliefs) - 1)
+        return np.minimum(_bilinear(share, row, column), 1.0) * budget_left
+
+    def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
+        """What following `spend` costs, with exact beliefs and no grid but that of the spending."""
+        return simulate(self.problem, self.spend, num_runs=num_runs, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value and its error, as JSON takes them."""
+        return {
+            "value": self.value,
+            "discretisation_error": self.discretisation_error,
+            "largest_difference": self.largest_difference,
+            "num_beliefs": len(self.beliefs),
+            "num_budgets": len(self.budgets),
+        }
+
+
+def _bilinear(values: Floats, row: Floats, column: Floats) -> Floats:
+    i = np.clip(row.astype(np.int64), 0, values.shape[0] - 2)
+    j = np.clip(column.astype(np.int64), 0, values.shape[1] - 2)
+    down, right = row - i, column - j
+    upper = (1 - right) * values[i, j] + right * values[i, j + 1]
+    lower = (1 - right) * values[i + 1, j] + right * values[i + 1, j + 1]
+    return np.asarray((1 - down) * upper + down * lower)
