@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, TrainingDiverged
-    from dpfuse.evaluation import Comparison, Report, compare, evaluate
+    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
+    from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
     from dpfuse.training import Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
@@ -17,6 +17,7 @@ __version__ = "0.1.0"
 __all__ = [
     "NOBODY",
     "Architecture",
+    "Audit",
     "BudgetExceeded",
     "Comparison",
     "Design",
@@ -24,10 +25,12 @@ __all__ = [
     "ExactStep",
     "FileRefused",
     "Guarantee",
+    "MissingExtra",
     "Optimisation",
     "Report",
     "TrainingDiverged",
     "Trajectories",
+    "audit",
     "compare",
     "evaluate",
     "load",
@@ -38,8 +41,8 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
-    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "TrainingDiverged"),
-    "evaluation": ("Comparison", "Report", "compare", "evaluate"),
+    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
+    "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
     "training": ("Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
