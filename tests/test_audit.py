@@ -39,7 +39,7 @@ from dpfuse.privacy import GRID, IndividualFilter, Mechanism, Release, add_noise
 SURE = 1 - 1e-6
 TOTAL, INDIVIDUAL = ("total", "remove-one", "ball"), ("individual", "remove-one", "ball")
 # A budget at which two worlds are three standard deviations apart: few runs say much.
-LOUD = {"budget": 9.0, "spread": 0.5, "expected_stay": 2.0}
+LOUD = {"budget": 9.0, "spread": 0.5, "expected_stay": 2.0, "policy": "constant"}
 
 
 def small(case=TOTAL, **options):
@@ -87,7 +87,7 @@ def with_mechanism(kind):
 @pytest.fixture(scope="module")
 def audited():
     """A whole audit of an adaptive design with total accounting."""
-    return audit(small(), num_runs=40, confidence=SURE)
+    return audit(small(policy="adaptive"), num_runs=40, confidence=SURE)
 
 
 class TestSound:
@@ -100,7 +100,7 @@ class TestSound:
 
     @pytest.mark.parametrize("case", SOME_CASES)
     def test_every_accounting_and_adjacency_passes(self, case):
-        found, _ = attack_worst(small(case, policy="constant"))
+        found, _ = attack_worst(small(case))
         assert failed(found.checks) == set()
         assert 0.999 < found.attack.reach <= 1
 
@@ -108,7 +108,7 @@ class TestSound:
         ("design", "reach"),
         [
             (small(INDIVIDUAL, horizon=None, policy="adaptive"), 0.5),
-            (small(("individual", "replace-one", "box"), dimension=1, num_channels=1, policy="constant"), 0.999),
+            (small(("individual", "replace-one", "box"), dimension=1, num_channels=1), 0.999),
         ],
         ids=["stationary", "half-line"],
     )
@@ -119,11 +119,11 @@ class TestSound:
 
     @pytest.mark.parametrize("case", [TOTAL, ("individual", "replace-one", "orthant")])
     def test_the_bound_comes_near_the_claim_and_stays_below(self, case):
-        """Expected at 95% of the claimed mu, with a standard deviation of 1.2%."""
-        found, claim = attack_worst(small(case, horizon=2, policy="constant"), num_runs=4000, confidence=0.99)
+        """Expected at 93% of the claimed mu, with a standard deviation of 1.8%; 88% would do."""
+        found, claim = attack_worst(small(case, horizon=2), num_runs=2500, confidence=0.99)
         assert found.attack.reach > 0.999
         assert 0.85 * claim < found.attack.epsilon_bound <= claim
-        assert found.attack.accuracy == pytest.approx(norm.cdf(1.5), abs=0.015)
+        assert found.attack.accuracy == pytest.approx(norm.cdf(1.5), abs=0.025)
 
     def test_the_bound_passes_the_claim_no_more_often_than_stated(self):
         """Gaussian scores at the very edge of the promise; 400 audits, seeded."""
@@ -252,7 +252,7 @@ class TestPlantedBugs:
         assert {"accounts", "distance", "every run"} <= caught_by(small(), twice)
 
     def test_the_bound_of_an_account_left_out(self, monkeypatch):
-        monkeypatch.setattr(ExactStep, "accounts_left", lambda self, accounts, sensors: 1e6)
+        monkeypatch.setattr(ExactStep, "accounts_left", lambda self, accounts, sensors: np.full(len(sensors), 1e6))
         monkeypatch.setattr(IndividualFilter, "spend", lambda self, ids, rows: budget.Admitted(rows, (rows**2).sum(-1)))
         assert {"accounts", "distance", "every run"} <= caught_by(small(INDIVIDUAL, expected_stay=1.0))
 
@@ -295,35 +295,34 @@ class TestPlantedBugs:
         assert "live step" in caught_by(small())
 
 
+@pytest.fixture(scope="module")
+def draws():
+    return add_noise(np.zeros(40_000, np.int64))
+
+
 class TestNoise:
     """On draws made in bulk; each check fails once in ten million where the noise is what it should be."""
 
-    @pytest.fixture(scope="class")
-    def draws(self):
-        return add_noise(np.zeros(100_000, np.int64))
-
     def test_the_noise_that_is_released_passes(self, draws):
-        assert all(check.passed for check in check_noise(draws))
+        assert failed(check_noise(draws)) == set()
 
     def test_simulated_noise_put_on_the_grid_has_too_few_values_in_its_tails(self):
         """One in a hundred of its draws is possible in one world only, though all are whole numbers."""
         normal = np.asarray(jax.random.normal(jax.random.key(0), (400_000,)))
-        checks = {check.name: check.passed for check in check_noise(np.round(normal * GRID).astype(np.int64))}
-        assert checks == {"grid": True, "spread": True, "shape": True, "low bits": True, "coincidences": False}
+        caught = failed(check_noise(np.round(normal * GRID).astype(np.int64)))
+        assert "coincidences" in caught
+        assert not caught & {"grid", "spread", "shape"}  # its distribution alone would pass
 
     def test_other_faults(self, draws):
-        def faults(noise):
-            return {check.name for check in check_noise(noise) if not check.passed}
-
-        assert "spread" in faults((0.97 * draws).astype(np.int64))
-        assert "low bits" in faults(draws // 16 * 16)
-        assert "coincidences" in faults(np.repeat(draws[::2], 2))
+        assert "spread" in failed(check_noise((0.95 * draws).astype(np.int64)))
+        assert "low bits" in failed(check_noise(draws // 16 * 16))
+        assert "coincidences" in failed(check_noise(np.repeat(draws[::2], 2)))
         uniform = np.random.default_rng(0).uniform(-math.sqrt(3), math.sqrt(3), draws.size) * GRID
-        assert "shape" in faults(uniform.astype(np.int64))
+        assert "shape" in failed(check_noise(uniform.astype(np.int64)))
 
 
 def test_the_worst_pair_is_in_range_and_leaks_as_much_in_exact_runs_as_in_the_search():
-    design = small(("individual", "replace-one", "ball"), policy="constant", spread=1.0)
+    design = small(("individual", "replace-one", "ball"), spread=1.0)
     found = find_pair(design, 4, seed=0)
     low, high = measurement_range(design)
     for canary in (found.canary, found.stand_in):
@@ -336,11 +335,13 @@ def test_the_worst_pair_is_in_range_and_leaks_as_much_in_exact_runs_as_in_the_se
 
 class TestRuns:
     def test_scores_are_gaussian_as_far_apart_as_the_worlds(self):
-        design = with_loud_filter(small(policy="constant"))
+        """Though every path spends in its own way, as every path spends all."""
+        design = with_loud_filter(small(policy="adaptive", spread=1.0))
         transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *loud_pair(design, 4), 0), 2000)
-        (distance,) = set(transcript.distances())  # without adaptive spending every path is the same
-        mu, scores = math.sqrt(distance) / GRID, transcript.scores()
-        assert mu == pytest.approx(3.0, rel=1e-3)
+        distances = np.array(transcript.distances(), float)
+        assert len(set(transcript.weights[:, 0, 1].tolist())) > 1000
+        mu, scores = math.sqrt(distances.mean()) / GRID, transcript.scores()
+        assert np.sqrt(distances) / GRID == pytest.approx(3.0, rel=1e-3)
         for own, sign in [(scores[transcript.truth], 1), (scores[~transcript.truth], -1)]:
             standard = (own - sign * mu**2 / 2) / mu
             assert abs(standard.mean()) < 5 / math.sqrt(2000)  # false alarm below 1e-6
@@ -367,7 +368,7 @@ class TestOutput:
         assert "BROKEN" in to_text(broken) and "FAIL grid" in to_text(broken)
 
     def test_the_command(self, tmp_path):
-        small().save(tmp_path / "small.dpfuse")
+        small(policy="adaptive").save(tmp_path / "small.dpfuse")
         arguments = ["audit", str(tmp_path / "small.dpfuse"), "--runs", "20", "--confidence", str(SURE)]
         result = CliRunner().invoke(cli.app, [*arguments, "--json", "--figure", str(tmp_path / "new" / "audit.png")])
         assert result.exit_code == 0, result.output
@@ -378,8 +379,8 @@ class TestOutput:
 
     def test_a_broken_promise_is_exit_1(self, tmp_path, monkeypatch):
         monkeypatch.setattr(release, "add_up", lambda rows: rows.sum(0) + rows[0])
-        small().save(tmp_path / "small.dpfuse")
-        result = CliRunner().invoke(cli.app, ["audit", str(tmp_path / "small.dpfuse"), "--runs", "20"])
+        small(policy="adaptive").save(tmp_path / "small.dpfuse")
+        result = CliRunner().invoke(cli.app, ["audit", str(tmp_path / "small.dpfuse"), "--runs", "10"])
         assert result.exit_code == 1
         assert "BROKEN" in result.stdout
 

@@ -211,7 +211,7 @@ def attack(
     )
     comparison = f"epsilon is at least {found.epsilon_bound:.3f}, claimed are {bound.claim:.3f}"
     checks = [
-        Check("leakage", found.epsilon_bound <= bound.claim, comparison, 1 - bound.confidence),
+        Check("leakage", bool(found.epsilon_bound <= bound.claim), comparison, 1 - bound.confidence),
         exact(
             "every run",
             "in every run both worlds publish the same weights and stay within the budget of each other",
@@ -250,10 +250,10 @@ def epsilon_at_least(
 
 def _auditing() -> Any:
     try:
-        from jax_privacy import auditing
+        import jax_privacy.auditing
     except ImportError as error:
         raise MissingExtra("an audit needs jax-privacy: pip install 'dpfuse[theory]'") from error
-    return auditing
+    return jax_privacy.auditing
 
 
 def _failures(num_peeks: int, most: int, budget: int) -> list[str]:

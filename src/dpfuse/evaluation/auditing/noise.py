@@ -50,7 +50,7 @@ def _check_spread(noise: NDArray[np.int64]) -> Check:
     ratio = float(np.mean((noise / GRID) ** 2))
     low, high = (stats.chi2.ppf(level, n) / n for level in (FALSE_ALARM / 2, 1 - FALSE_ALARM / 2))
     found = f"the noise's standard deviation is {math.sqrt(ratio):.4f} of the promised one"
-    return Check("spread", low <= ratio <= high, found, FALSE_ALARM)
+    return Check("spread", bool(low <= ratio <= high), found, FALSE_ALARM)
 
 
 def _check_shape(noise: NDArray[np.int64]) -> Check:

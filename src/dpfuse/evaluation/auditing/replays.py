@@ -63,10 +63,16 @@ def replay(step: ExactStep, feed: Feed, releases: list[Release] | None = None) -
 
 def check_exactly(step: ExactStep, worlds: Worlds) -> list[Check]:
     """Every drill through the step, and what can be checked of it in integers."""
-    drills = [_make_drill(step, name, *behave) for name, behave in _behaviours(worlds)]
+    drills, crashes = [], []
+    for name, behave in _behaviours(worlds):
+        try:
+            drills.append(_make_drill(step, name, *behave))
+        except Exception as error:  # whatever it is: a report must not stop a live centre
+            crashes.append(f"it raised {type(error).__name__} (canary {name})")
     mechanism = step.mechanism
     account = _total_account if mechanism.guarantee.accounting == "total" else _individual_accounts
     return [
+        exact("robustness", "no report stops the step", crashes),
         exact("public spending", "weights and budget left are the same, whatever the canary does", _peeks(drills)),
         exact("independence", "what each sensor adds is what it adds alone, in whatever row", _meddling(drills)),
         exact(

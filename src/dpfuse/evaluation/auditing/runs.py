@@ -127,7 +127,7 @@ class _Streams:
         self.feed, self._step = feed, step
         self._private_part, self._public_part = private_part, public_part
         self._carry = step.init()
-        self._accounts = [step.init().accounts for _ in range(count)]
+        self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
         self._hidden, self._public = jax.tree.map(
             lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.hidden, self._carry.public)
         )
