@@ -19,9 +19,9 @@ from scipy.stats import norm
 from typer.testing import CliRunner
 
 from conftest import SOME_CASES, make_design, promise
-from dpfuse import audit, cli
+from dpfuse import audit, cli, evaluation
 from dpfuse.errors import MissingExtra
-from dpfuse.evaluation.auditing import Bound, Check, attack, epsilon_at_least, plot_audit, to_text
+from dpfuse.evaluation.auditing import Bound, Check, attack, epsilon_at_least, to_text
 from dpfuse.evaluation.auditing.noise import check_noise
 from dpfuse.evaluation.auditing.runs import run_worlds
 from dpfuse.evaluation.auditing.search import find_pair
@@ -84,10 +84,13 @@ def with_mechanism(kind):
     return plant(change)
 
 
+REPLACED = ("total", "replace-one", "ball")
+
+
 @pytest.fixture(scope="module")
 def audited():
-    """A whole audit of an adaptive design with total accounting."""
-    return audit(small(policy="adaptive"), num_runs=40, confidence=SURE)
+    """A whole audit of an adaptive design."""
+    return audit(small(REPLACED, policy="adaptive", spread=1.0), num_runs=40, confidence=SURE)
 
 
 class TestSound:
@@ -95,7 +98,8 @@ class TestSound:
         assert audited.passed, to_text(audited)
         worst, own = audited.attacks
         assert 0.999 < worst.reach <= 1 and 0.5 < own.reach < 1
-        assert own.reach == pytest.approx(max(own.by_hand, own.by_ascent), abs=0.05)
+        assert own.reach == pytest.approx(own.by_ascent, rel=0.05)  # on average over other noise
+        assert own.by_ascent > own.by_hand  # gradients find more than corners and chance
         assert audited.false_alarm < 1e-5
 
     @pytest.mark.parametrize("case", SOME_CASES)
@@ -229,13 +233,10 @@ class TestPlantedBugs:
     """Each is caught by the checks that it is about, whatever else it sets off."""
 
     def test_noise_too_small_by_a_tenth(self):
-        assert "spread" in caught_by(small(), with_mechanism(QuietNoise), num_runs=400)
-
-    def test_noise_too_small_by_a_tenth_shows_in_the_bound_alone(self):
-        """The worlds are 10/3 standard deviations apart instead of 3; missed about once in a million."""
+        """The worlds are 10/3 standard deviations apart instead of 3; the bound misses it about once in a million."""
         found, claim = attack_worst(small(horizon=1), with_mechanism(QuietNoise), 7000, confidence=0.99)
         assert found.attack.epsilon_bound > claim
-        assert "leakage" in failed(found.checks)
+        assert {"leakage", "spread"} <= failed(found.checks)
 
     def test_the_clip_of_the_weight_left_out(self):
         def make_step(design, num_rows):
@@ -321,31 +322,32 @@ class TestNoise:
         assert "shape" in failed(check_noise(uniform.astype(np.int64)))
 
 
-def test_the_worst_pair_is_in_range_and_leaks_as_much_in_exact_runs_as_in_the_search():
-    design = small(("individual", "replace-one", "ball"), spread=1.0)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", SOME_CASES)
+def test_the_worst_pair_is_in_range_and_leaks_as_much_in_exact_runs_as_in_the_search(case):
+    design = small(case, spread=1.0)
     found = find_pair(design, 4, seed=0)
     low, high = measurement_range(design)
-    for canary in (found.canary, found.stand_in):
+    for canary in filter(None, (found.canary, found.stand_in)):
         assert ((canary.measurements >= low) & (canary.measurements <= high)).all()
     step = ExactStep(design, NUM_ROWS)
     distances = run_worlds(step, make_worlds(design, found.canary, found.stand_in, seed=0), 5).distances()
     assert np.mean(distances) / step.mechanism.budget == pytest.approx(max(found.by_hand, found.by_ascent), rel=0.02)
-    assert found.by_ascent > found.by_hand  # gradients find more than corners and chance
 
 
 class TestRuns:
     def test_scores_are_gaussian_as_far_apart_as_the_worlds(self):
         """Though every path spends in its own way, as every path spends all."""
         design = with_loud_filter(small(policy="adaptive", spread=1.0))
-        transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *loud_pair(design, 4), 0), 2000)
+        transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *loud_pair(design, 4), 0), 1000)
         distances = np.array(transcript.distances(), float)
-        assert len(set(transcript.weights[:, 0, 1].tolist())) > 1000
+        assert len(set(transcript.weights[:, 0, 1].tolist())) > 500
         mu, scores = math.sqrt(distances.mean()) / GRID, transcript.scores()
         assert np.sqrt(distances) / GRID == pytest.approx(3.0, rel=1e-3)
         for own, sign in [(scores[transcript.truth], 1), (scores[~transcript.truth], -1)]:
             standard = (own - sign * mu**2 / 2) / mu
-            assert abs(standard.mean()) < 5 / math.sqrt(2000)  # false alarm below 1e-6
-            assert abs((standard**2).mean() - 1) < 5.5 * math.sqrt(2 / 2000)
+            assert abs(standard.mean()) < 5 / math.sqrt(1000)  # false alarm below 1e-6
+            assert abs((standard**2).mean() - 1) < 5.5 * math.sqrt(2 / 1000)
         assert transcript.is_public.all()
 
     def test_worlds_are_neighbours(self):
@@ -359,35 +361,54 @@ class TestRuns:
 
 
 class TestOutput:
-    def test_the_figure_and_the_words(self, audited, tmp_path):
-        plot_audit(audited).savefig(tmp_path / "audit.png")
-        assert (tmp_path / "audit.png").stat().st_size > 5000
+    def test_the_words(self, audited):
         text = to_text(audited)
         assert "the worst f" in text and "Passed: nothing was found against (2, 9)-Rényi" in text
-        broken = replace(audited, checks=(*audited.checks, Check("grid", False, "off the grid")))
-        assert "BROKEN" in to_text(broken) and "FAIL grid" in to_text(broken)
 
-    def test_the_command(self, tmp_path):
-        small(policy="adaptive").save(tmp_path / "small.dpfuse")
-        arguments = ["audit", str(tmp_path / "small.dpfuse"), "--runs", "20", "--confidence", str(SURE)]
-        result = CliRunner().invoke(cli.app, [*arguments, "--json", "--figure", str(tmp_path / "new" / "audit.png")])
+    @pytest.fixture
+    def command(self, audited, tmp_path, monkeypatch):
+        """`dpfuse audit` on a design, where the audit itself is given; what it was asked for, and the result."""
+        asked = {}
+        small().save(tmp_path / "small.dpfuse")
+
+        def call(*arguments, result=audited):
+            monkeypatch.setattr(evaluation, "audit", lambda design, **options: asked.update(options) or result)
+            return CliRunner().invoke(cli.app, ["audit", str(tmp_path / "small.dpfuse"), *arguments]), asked
+
+        return call
+
+    def test_the_command(self, audited, command, tmp_path):
+        figure = tmp_path / "new" / "audit.png"
+        given = "--runs 20 --confidence 0.99 --delta 1e-6 --steps 3 --seed 5 --json --figure"
+        result, asked = command(*given.split(), str(figure))
         assert result.exit_code == 0, result.output
-        answer = json.loads(result.stdout)
-        assert answer["passed"] and answer["num_runs"] == 20 and len(answer["attacks"]) == 2
-        assert answer["epsilon_claimed"] == pytest.approx(gdp_epsilon(2.0, 9.0, 1e-5, 8))
-        assert (tmp_path / "new" / "audit.png").exists()
+        assert json.loads(result.stdout) == json.loads(json.dumps(audited.to_dict()))
+        assert asked == {
+            "num_runs": 20, "confidence": 0.99, "delta": 1e-6, "num_steps": 3, "seed": 5, "progress": True,
+        }  # fmt: skip
+        assert figure.stat().st_size > 5000
 
-    def test_a_broken_promise_is_exit_1(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(release, "add_up", lambda rows: rows.sum(0) + rows[0])
-        small(policy="adaptive").save(tmp_path / "small.dpfuse")
-        result = CliRunner().invoke(cli.app, ["audit", str(tmp_path / "small.dpfuse"), "--runs", "10"])
+    def test_a_broken_promise_is_exit_1(self, audited, command):
+        broken = replace(audited, checks=(*audited.checks, Check("grid", False, "off the grid")))
+        result, _ = command(result=broken)
         assert result.exit_code == 1
-        assert "BROKEN" in result.stdout
+        assert "BROKEN" in result.stdout and "FAIL grid" in result.stdout
 
     def test_a_missing_extra_says_what_to_install(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "jax_privacy.auditing", None)
         with pytest.raises(MissingExtra, match=r"pip install 'dpfuse\[theory\]'"):
             audit(small())
+
+
+@pytest.mark.slow
+def test_the_command_as_it_is(tmp_path):
+    small(policy="adaptive").save(tmp_path / "small.dpfuse")
+    arguments = ["audit", str(tmp_path / "small.dpfuse"), "--runs", "20", "--confidence", str(SURE), "--json"]
+    result = CliRunner().invoke(cli.app, arguments)
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.stdout)
+    assert answer["passed"] and answer["num_runs"] == 20 and len(answer["attacks"]) == 2
+    assert answer["epsilon_claimed"] == pytest.approx(gdp_epsilon(2.0, 9.0, 1e-5, 8))
 
 
 @pytest.mark.slow
