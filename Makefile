@@ -6,12 +6,12 @@ UPDATES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-SOURCES := src tests benchmarks docs
+SOURCES := src tests benchmarks docs experiments
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results docs lock clean
+.PHONY: help demo test test-slow check bench results audit docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -20,6 +20,7 @@ help:
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
+	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
@@ -48,6 +49,10 @@ results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json
 	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
 	$(BIN)/python docs/results.py
+
+audit: demo
+	$(BIN)/python experiments/audit/run.py
+	$(BIN)/python experiments/audit/table.py
 
 docs: $(READY)
 	$(BIN)/python docs/transcripts.py

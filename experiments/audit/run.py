@@ -38,8 +38,8 @@ def main() -> None:
     """Attack, write the results and draw them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--designs", type=Path, default=ROOT / "out/demo", help="designs of `make demo`")
-    parser.add_argument("--runs", type=int, default=10_000, help="runs in each world, for the worst f")
-    parser.add_argument("--design-runs", type=int, default=2000, help="runs in each world, for each design")
+    parser.add_argument("--runs", type=int, default=4000, help="runs in each world, for the worst f")
+    parser.add_argument("--design-runs", type=int, default=1000, help="runs in each world, for each design")
     options = parser.parse_args()
     sweep = [attack_budget(budget, options.runs) for budget in BUDGETS]
     designs = {}
@@ -70,6 +70,7 @@ def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
         "epsilon_claimed": claim,
         "epsilon_bound": found.attack.epsilon_bound,
         "share": found.attack.epsilon_bound / claim,
+        "reach": found.attack.reach,
         "chance_claimed": chance_to_tell(ORDER, budget),
         "chance_found": found.attack.accuracy,
         "chance_ci95": [

@@ -29,7 +29,7 @@ def plot_audit(result: Audit) -> Figure:
         _plot_scores(left, attack, mu)
         _plot_errors(right, attack, result, mu)
     axes[-1, 0].set_xlabel("log-likelihood ratio of the whole transcript")
-    axes[-1, 1].set_xlabel("share of runs without the canary that are taken for runs with it")
+    axes[-1, 1].set_xlabel("false alarms: canary seen where it is not")
     for axis in axes.ravel():
         axis.spines[["top", "right"]].set_visible(False)
     return figure
@@ -57,7 +57,7 @@ def _plot_errors(axis: Axes, attack: Attack, result: Audit, mu: float) -> None:
     axis.step(*_errors(attack), where="post", color=_ONE, linewidth=1.2, label="found")
     share = attack.epsilon_bound / result.epsilon_claimed
     title = f"epsilon at least {attack.epsilon_bound:.2f} of {result.epsilon_claimed:.2f} ({share:.0%})"
-    axis.set(xlim=(0, 1), ylim=(0, 1), ylabel="share of runs with it that are missed", title=title, aspect="equal")
+    axis.set(xlim=(0, 1), ylim=(0, 1), ylabel="misses: canary not seen", title=title, aspect="equal")
     axis.legend(frameon=False, fontsize=8)
 
 

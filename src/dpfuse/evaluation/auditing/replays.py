@@ -91,25 +91,22 @@ def _behaviours(worlds: Worlds) -> Iterator[tuple[str, Worlds]]:
     spare = NUM_ROWS - 1
 
     def returns(feed: Feed) -> Feed:
-        ids, measurements, present = (array.copy() for array in feed)
-        is_canary = ids[:, 0] == CANARY
-        ids[(away | back) & is_canary, 0] = NOBODY
-        ids[back & is_canary, spare] = CANARY
-        measurements[back, spare], present[back, spare] = feed.measurements[back, 0], feed.present[back, 0]
-        return Feed(ids, measurements, present)
+        changed, is_canary = feed.copy(), feed.ids[:, 0] == CANARY
+        changed.ids[(away | back) & is_canary, 0] = NOBODY
+        changed.ids[back & is_canary, spare] = CANARY
+        changed.measurements[:, spare], changed.present[:, spare] = feed.measurements[:, 0], feed.present[:, 0]
+        return changed
 
     def twice(feed: Feed) -> Feed:
-        ids, measurements, present = (array.copy() for array in feed)
-        ids[:, spare] = np.where(ids[:, 0] == CANARY, CANARY, NOBODY)
-        measurements[:, spare], present[:, spare] = feed.measurements[:, 0], feed.present[:, 0]
-        return Feed(ids, measurements, present)
+        changed = feed.copy()
+        changed.ids[feed.ids[:, 0] == CANARY, spare] = CANARY
+        changed.measurements[:, spare], changed.present[:, spare] = feed.measurements[:, 0], feed.present[:, 0]
+        return changed
 
     def nonsense(feed: Feed) -> Feed:
-        measurements = feed.measurements.copy()
-        sent = np.resize(_NONSENSE, (num_steps, measurements.shape[2]))
-        is_canary = feed.ids[:, 0] == CANARY
-        measurements[is_canary, 0] = sent[is_canary]
-        return feed._replace(measurements=measurements)
+        changed = feed.copy()
+        changed.measurements[:, 0] = np.resize(_NONSENSE, changed.measurements[:, 0].shape)
+        return changed
 
     yield "as attacked", worlds
     yield "leaves and returns", Worlds(*map(returns, worlds))

@@ -40,6 +40,10 @@ class Feed(NamedTuple):
     measurements: NDArray[np.float64]
     present: NDArray[np.bool_]
 
+    def copy(self) -> Feed:
+        """One that may be changed."""
+        return Feed(self.ids.copy(), self.measurements.copy(), self.present.copy())
+
     def only(self, sensor: int) -> Feed:
         """The same with everybody else gone."""
         return self._replace(ids=np.where(self.ids == sensor, sensor, NOBODY))
