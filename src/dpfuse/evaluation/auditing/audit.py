@@ -3,57 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
-from dpfuse.errors import MissingExtra
-from dpfuse.evaluation.auditing.checks import Check, exact
+from dpfuse.evaluation.auditing.attacks import Attack, Bound, attack, need_jax_privacy
+from dpfuse.evaluation.auditing.checks import Check
 from dpfuse.evaluation.auditing.noise import check_noise
-from dpfuse.evaluation.auditing.replays import check_exactly, replay
-from dpfuse.evaluation.auditing.runs import Transcript, run_worlds
 from dpfuse.evaluation.auditing.search import find_pair
-from dpfuse.evaluation.auditing.worlds import NUM_ROWS, Worlds, loud_pair, make_worlds, steps_of, with_loud_filter
+from dpfuse.evaluation.auditing.worlds import NUM_ROWS, loud_pair, make_worlds, steps_of, with_loud_filter
 from dpfuse.policy.design import Design
 from dpfuse.policy.exact import ExactStep
-from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.conversion import chance_to_tell, gdp_epsilon
-from dpfuse.privacy.release import Release
 from dpfuse.types import Guarantee
 
 WORST, OWN = "the worst f", "the design's f"
 """Attacks on the design with the loudest filter that its feature set allows, and with the one that it learned."""
-
-# The runs go through networks compiled for many streams: replayed through the live step their sums agree up to rounding
-# in float32, of which the last contribution out of an account takes the root.
-_SAME_SUM = GRID // 200
-_NUM_REPLAYED = 2
-
-
-@dataclass(frozen=True, eq=False)
-class Attack:
-    """What one attack found.
-
-    Attributes:
-        name: which f was attacked.
-        reach: the share of the budget by which the two worlds were apart, on average over the runs: computed, exact.
-        accuracy: how often the best test told the worlds apart, from an even prior.
-        epsilon_bound: epsilon is at least this, at the audit's confidence.
-        scores, other_scores: log-likelihood ratios of the runs with the canary, and of those in the other world.
-        by_hand, by_ascent: the reach of the best hand-made canary, and of the best that gradients found; simulated.
-    """
-
-    name: str
-    reach: float
-    accuracy: float
-    epsilon_bound: float
-    scores: NDArray[np.float64] = field(repr=False)
-    other_scores: NDArray[np.float64] = field(repr=False)
-    by_hand: float | None = None
-    by_ascent: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,7 +109,7 @@ def audit(
     _check.is_count("num_runs", num_runs, 10)
     if not 0.85 <= confidence < 1:
         raise ValueError(f"confidence must be in [0.85, 1), got {confidence!r}; 0.95 is a usual choice")
-    _auditing()  # better now than after the runs
+    need_jax_privacy()  # better now than after the runs
     length = _length(design, num_steps)
     claim = gdp_epsilon(design.guarantee.order, design.guarantee.budget, delta, length * design.structure.dimension)
     bound = Bound(delta, confidence, claim)
@@ -153,7 +120,7 @@ def audit(
         OWN: (design, make_worlds(design, found.canary, found.stand_in, seed)),
     }
     findings = []
-    with _bar(len(plan) * 2 * num_runs * length, progress) as advance:
+    with _Bar(len(plan) * 2 * num_runs * length, progress) as advance:
         for name, (attacked, worlds) in plan.items():
             findings.append(attack(name, make_step(attacked, NUM_ROWS), worlds, num_runs, bound, advance))
     own = replace(findings[1].attack, by_hand=found.by_hand, by_ascent=found.by_ascent)
@@ -173,59 +140,6 @@ def audit(
     )
 
 
-class Bound(NamedTuple):
-    """At which delta and confidence epsilon is bounded, and what is claimed."""
-
-    delta: float
-    confidence: float
-    claim: float
-
-
-class Findings(NamedTuple):
-    """One attack, what was checked on the way, and all noise that was drawn, shape (draws,)."""
-
-    attack: Attack
-    checks: list[Check]
-    noise: NDArray[Any]
-
-
-def attack(
-    name: str,
-    step: ExactStep,
-    worlds: Worlds,
-    num_runs: int,
-    bound: Bound,
-    advance: Callable[[int], object] = lambda steps: None,
-) -> Findings:
-    """One attack on a step: `num_runs` runs in each of the worlds."""
-    transcript = run_worlds(step, worlds, num_runs, advance)
-    scores, truth = transcript.scores(), transcript.truth
-    distances = transcript.distances()
-    found = Attack(
-        name=name,
-        reach=float(np.mean([distance / step.mechanism.budget for distance in distances])),
-        accuracy=float(np.mean((scores > 0) == truth)),
-        epsilon_bound=epsilon_at_least(scores[truth], scores[~truth], bound.delta, bound.confidence),
-        scores=scores[truth],
-        other_scores=scores[~truth],
-    )
-    comparison = f"epsilon is at least {found.epsilon_bound:.3f}, claimed are {bound.claim:.3f}"
-    checks = [
-        Check("leakage", bool(found.epsilon_bound <= bound.claim), comparison, 1 - bound.confidence),
-        exact(
-            "every run",
-            "in every run both worlds publish the same weights and stay within the budget of each other",
-            _failures(int((~transcript.is_public).sum()), max(distances), step.mechanism.budget),
-        ),
-        exact(
-            "live step", "runs replayed through the live step have the same sums", _replays(step, worlds, transcript)
-        ),
-        *check_exactly(step, worlds),
-    ]
-    checks = [replace(check, name=f"{check.name}, {name}") for check in checks]
-    return Findings(found, checks, transcript.noise.ravel())
-
-
 def _length(design: Design, num_steps: int | None) -> int:
     length = steps_of(design) if num_steps is None else _check.is_count("num_steps", num_steps)
     horizon = design.structure.horizon
@@ -234,47 +148,7 @@ def _length(design: Design, num_steps: int | None) -> int:
     return length
 
 
-def epsilon_at_least(
-    scores: NDArray[np.float64], other_scores: NDArray[np.float64], delta: float, confidence: float
-) -> float:
-    """A lower bound on epsilon from scores in two neighbouring worlds: positive ones speak for the first.
-
-    Whoever decides by the sign of a score errs with two probabilities, bounded from above by Clopper and Pearson, and a
-    mu-GDP mechanism allows no smaller ones. The threshold is fixed beforehand, so nothing is lost to choosing it; for
-    Gaussian scores it is the best one.
-    """
-    auditor = _auditing().CanaryScoreAuditor((scores > 0).astype(float), (other_scores > 0).astype(float))
-    # It divides the significance among three thresholds, of which two decide for one world always: these never err.
-    return float(auditor.epsilon_from_gdp(significance=3 * (1 - confidence), delta=delta))
-
-
-def _auditing() -> Any:
-    try:
-        import jax_privacy.auditing
-    except ImportError as error:
-        raise MissingExtra("an audit needs jax-privacy: pip install 'dpfuse[theory]'") from error
-    return jax_privacy.auditing
-
-
-def _failures(num_peeks: int, most: int, budget: int) -> list[str]:
-    failures = [f"what is published tells the worlds apart in {num_peeks} runs"] if num_peeks else []
-    return failures + ([f"the worlds are apart by {most / budget:.4g} times the budget"] if most > budget else [])
-
-
-def _replays(step: ExactStep, worlds: Worlds, transcript: Transcript) -> list[str]:
-    failures = []
-    for run, (side, feed) in [(run, pair) for run in range(_NUM_REPLAYED) for pair in enumerate(worlds)]:
-        weights = transcript.weights[run, 0 if transcript.truth[run] else 1]
-        released = [
-            Release(value, int(weight), None) for value, weight in zip(transcript.values[run], weights, strict=True)
-        ]
-        sums = replay(step, feed, released).sums
-        if np.abs(sums - transcript.sums[run, side]).max() > _SAME_SUM:
-            failures.append(f"run {run + 1} has other sums")
-    return failures
-
-
-class _bar:
+class _Bar:
     """A progress bar on stderr, as a context that gives the function to advance it."""
 
     def __init__(self, total: int, is_shown: bool) -> None:
@@ -290,41 +164,3 @@ class _bar:
 
     def __exit__(self, *raised: Any) -> None:
         self._progress.stop()
-
-
-def to_text(result: Audit) -> str:
-    """The audit in words."""
-    heads = [
-        "attack on",
-        "told apart",
-        "at most",
-        f"epsilon at least ({result.confidence:g})",
-        "claimed",
-        "share",
-        "reach",
-    ]
-    rows = [
-        [
-            attack.name,
-            f"{attack.accuracy:.1%}",
-            f"{result.chance_claimed:.1%}",
-            f"{attack.epsilon_bound:.3f}",
-            f"{result.epsilon_claimed:.3f}",
-            f"{attack.epsilon_bound / result.epsilon_claimed:.0%}",
-            f"{attack.reach:.1%}",
-        ]
-        for attack in result.attacks
-    ]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
-    lines = [f"{'ok  ' if check.passed else 'FAIL'} {check.name}: {check.found}" for check in result.checks]
-    return "\n".join([table, "", *lines, "", _verdict(result)])
-
-
-def _verdict(result: Audit) -> str:
-    guarantee = result.guarantee
-    promise = f"({guarantee.order:g}, {guarantee.budget:g})-Rényi differential privacy, {guarantee.adjacency}"
-    tried = f"{result.num_runs} + {result.num_runs} runs of {result.num_steps} releases in each attack"
-    if not result.passed:
-        failed = sum(not check.passed for check in result.checks)
-        return f"BROKEN: {failed} checks speak against {promise} ({tried})."
-    return f"Passed: nothing was found against {promise} ({tried}; false alarms at most {result.false_alarm:.2g})."

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfuse.evaluation.auditing.audit import Attack, Audit
+from dpfuse.evaluation.auditing.attacks import Attack
+from dpfuse.evaluation.auditing.audit import Audit
 from dpfuse.privacy.conversion import mu_of
 
 if TYPE_CHECKING:
