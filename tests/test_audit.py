@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import runpy
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,9 +19,8 @@ import pytest
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from conftest import SOME_CASES, make_design, promise
+from conftest import SOME_CASES, make_design
 from dpfuse import audit, cli, evaluation
-from dpfuse.errors import MissingExtra
 from dpfuse.evaluation.auditing import Bound, Check, attack, epsilon_at_least, to_text
 from dpfuse.evaluation.auditing.noise import check_noise
 from dpfuse.evaluation.auditing.runs import run_worlds
@@ -144,11 +142,31 @@ class TestSound:
         louder = [rng.normal(sign * (1.3 * mu) ** 2 / 2, 1.3 * mu, 3000) for sign in (1, -1)]
         assert epsilon_at_least(*louder, 1e-5, 0.95) > claim  # negative control
 
+    @pytest.mark.parametrize("mu", [0.5, 1.2, 3.0])
+    def test_the_bound_is_that_of_jax_privacy_where_that_one_holds(self, mu):
+        """It divides its significance among three thresholds, of which two decide for one world always."""
+        from jax_privacy.auditing import CanaryScoreAuditor
+
+        rng = np.random.default_rng(1)
+        scores = [rng.normal(sign * mu**2 / 2, mu, 1000) for sign in (1, -1)]
+        auditor = CanaryScoreAuditor(*((part > 0).astype(float) for part in scores))
+        theirs = auditor.epsilon_from_gdp(significance=3 * 0.05, delta=1e-5)
+        assert epsilon_at_least(*scores, 1e-5, 0.95) == pytest.approx(theirs, rel=1e-4)
+
+    def test_nothing_is_proved_by_a_handful_of_runs(self):
+        """Upper bounds on both errors above a half say nothing; taken for errors they would say a lot."""
+        rng = np.random.default_rng(0)
+        for size in (1, 5, 50):
+            assert epsilon_at_least(rng.normal(size=size), rng.normal(size=size), 1e-5, SURE) == 0
+        ones = np.ones(200)
+        assert epsilon_at_least(ones, -ones, 1e-5, 0.95) > 10
+        assert epsilon_at_least(-ones, ones, 1e-5, 0.95) == 0  # a score that points the wrong way
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
             ({"num_runs": 3}, "num_runs must be at least 10"),
-            ({"confidence": 0.5}, "confidence must be in"),
+            ({"confidence": 0.4}, "confidence must be in"),
             ({"num_steps": 5}, "at most the design's horizon, 4, got 5"),
         ],
     )
@@ -397,11 +415,6 @@ class TestOutput:
         assert result.exit_code == 1
         assert "BROKEN" in result.stdout and "FAIL grid" in result.stdout
 
-    def test_a_missing_extra_says_what_to_install(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "jax_privacy.auditing", None)
-        with pytest.raises(MissingExtra, match=r"pip install 'dpfuse\[theory\]'"):
-            audit(small())
-
 
 @pytest.mark.slow
 def test_the_command_as_it_is(tmp_path):
@@ -416,16 +429,14 @@ def test_the_command_as_it_is(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", SOME_CASES)
-@pytest.mark.parametrize("order_and_budget", [(2.0, 1.5), (8.0, 3.0)])
-def test_the_bound_reaches_85_percent_of_usual_promises(case, order_and_budget):
-    """Over 20 adaptive steps; expected near 92%, with a standard deviation of 2% (the half-line apart)."""
-    order, own_budget = order_and_budget
-    design = make_design(*case, order=order, budget=own_budget, spread=0.3, horizon=20, expected_stay=10.0)
-    assert design.guarantee == promise(*case[:2], own_budget, order)
-    result = audit(design, num_runs=10_000)
-    assert failed(result.checks) <= {"leakage"}
-    assert 0.85 * result.epsilon_claimed < result.attacks[0].epsilon_bound
-    assert result.attacks[0].epsilon_bound <= result.epsilon_claimed
+@pytest.mark.parametrize(("order", "budget"), [(2.0, 1.5), (8.0, 6.0)])
+def test_the_bound_reaches_85_percent_of_usual_promises(case, order, budget):
+    """Adaptive steps at the paper's budget; expected near 93% of epsilon, with a standard deviation of 1.3%."""
+    design = make_design(*case, order=order, budget=budget, spread=0.3, horizon=10, expected_stay=3.0)
+    found, claim = attack_worst(design, num_runs=20_000, confidence=0.999)
+    assert failed(found.checks) == set()  # a false alarm of the bound takes 4.6 standard deviations
+    assert found.attack.reach > 0.99
+    assert found.attack.epsilon_bound > 0.85 * claim
 
 
 def test_the_threshold_at_zero_is_the_best_for_gaussian_scores():

@@ -136,7 +136,7 @@ def write_results(sweep: list[dict[str, Any]], designs: dict[str, Any], options:
     results = {
         "command": f"python experiments/audit/run.py --runs {options.runs} --design-runs {options.design_runs}",
         "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
-        "versions": {package: version(package) for package in ("jax", "numpy", "opendp", "jax-privacy")},
+        "versions": {package: version(package) for package in ("jax", "numpy", "scipy", "opendp")},
         "setting": {"order": ORDER, "delta": DELTA, "confidence": CONFIDENCE, "steps": NUM_STEPS},
         "budgets": sweep,
         "designs": designs,

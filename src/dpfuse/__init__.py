@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
+    from dpfuse.errors import BudgetExceeded, DpfuseError, FileRefused, TrainingDiverged
     from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
     from dpfuse.training import Architecture, Optimisation, train, train_many, use_all_cores
@@ -25,7 +25,6 @@ __all__ = [
     "ExactStep",
     "FileRefused",
     "Guarantee",
-    "MissingExtra",
     "Optimisation",
     "Report",
     "TrainingDiverged",
@@ -41,7 +40,7 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
-    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
+    "errors": ("BudgetExceeded", "DpfuseError", "FileRefused", "TrainingDiverged"),
     "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
     "training": ("Architecture", "Optimisation", "train", "train_many", "use_all_cores"),

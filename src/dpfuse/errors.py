@@ -15,7 +15,3 @@ class TrainingDiverged(DpfuseError):
 
 class FileRefused(DpfuseError):
     """A file is not what its name says: wrong kind, version, shape or content."""
-
-
-class MissingExtra(DpfuseError):
-    """A part of dpfuse needs a package that a plain install leaves out."""

@@ -12,7 +12,7 @@ import typer
 def audit(
     design: Annotated[Path, typer.Argument(help="The design to attack.")],
     runs: Annotated[int, typer.Option(help="Runs of the exact release path, in each of the two worlds.")] = 2000,
-    confidence: Annotated[float, typer.Option(help="Of each lower bound on epsilon, in [0.85, 1).")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Of each lower bound on epsilon, in [0.5, 1).")] = 0.95,
     delta: Annotated[float, typer.Option(help="The delta at which epsilon is claimed and bounded.")] = 1e-5,
     steps: Annotated[int | None, typer.Option(help="Releases in a run; by default all that a design makes.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search for a canary; the noise has no seed.")] = 0,

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfuse.errors import MissingExtra
 from dpfuse.evaluation.auditing.checks import Check, exact
 from dpfuse.evaluation.auditing.replays import check_exactly, replay
 from dpfuse.evaluation.auditing.runs import Transcript, run_worlds
 from dpfuse.evaluation.auditing.worlds import Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.budget import GRID
+from dpfuse.privacy.conversion import gdp_epsilon
 from dpfuse.privacy.release import Release
 
 # The runs go through networks compiled for many streams: replayed through the live step their sums agree up to rounding
@@ -106,21 +106,24 @@ def epsilon_at_least(
     """A lower bound on epsilon from scores in two neighbouring worlds: positive ones speak for the first.
 
     Whoever decides by the sign of a score errs with two probabilities, bounded from above by Clopper and Pearson, and a
-    mu-GDP mechanism allows no smaller ones: so mu is at least something, and epsilon what it is on that curve. The
-    threshold is fixed beforehand, so nothing is lost to choosing it; for Gaussian scores it is the best one.
+    mu-GDP mechanism allows no smaller ones: so mu is at least something, and epsilon what it is on that curve
+    (nasr2023tight). The threshold is fixed beforehand, so nothing is lost to choosing it; for Gaussian scores it is the
+    best one. Where the two bounds add up to 1 nothing is proved, and epsilon is at least 0.
     """
-    auditor = need_jax_privacy().CanaryScoreAuditor((scores > 0).astype(float), (other_scores > 0).astype(float))
-    # It divides the significance among three thresholds, of which two decide for one world always: these never err.
-    return float(auditor.epsilon_from_gdp(significance=3 * (1 - confidence), delta=delta))
+    from scipy.stats import norm
+
+    level = (1 - confidence) / 2
+    miss = _at_most(int((scores <= 0).sum()), len(scores), level)
+    false_alarm = _at_most(int((other_scores > 0).sum()), len(other_scores), level)
+    mu = float(norm.isf(false_alarm) + norm.isf(miss))
+    return gdp_epsilon(2.0, mu**2, delta) if mu > 0 else 0.0
 
 
-def need_jax_privacy() -> Any:
-    """Its auditing module, or an error that says what to install."""
-    try:
-        import jax_privacy.auditing
-    except ImportError as error:
-        raise MissingExtra("an audit needs jax-privacy: pip install 'dpfuse[theory]'") from error
-    return jax_privacy.auditing
+def _at_most(count: int, size: int, level: float) -> float:
+    """The upper bound of Clopper and Pearson on a probability: too small no more often than `level`."""
+    from scipy.stats import beta
+
+    return float(beta.isf(level, count + 1, size - count)) if count < size else 1.0
 
 
 def _failures(num_peeks: int, most: int, budget: int) -> list[str]:

@@ -38,7 +38,7 @@ def plot_audit(result: Audit) -> Figure:
 
 def _plot_scores(axis: Axes, attack: Attack, mu: float) -> None:
     low, high = (end * (mu**2 / 2 + 4.5 * mu) for end in (-1, 1))
-    bins = np.linspace(low, high, 61).tolist()
+    bins = np.linspace(low, high, 46).tolist()
     for scores, colour, name in [(attack.scores, _ONE, "canary there"), (attack.other_scores, _OTHER, "neighbour")]:
         axis.hist(np.clip(scores, low, high), bins, color=colour, alpha=0.5, density=True, label=name)
     grid = np.linspace(low, high, 400)
