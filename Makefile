@@ -14,7 +14,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality docs lock clean
+.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality audit docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -26,6 +26,7 @@ help:
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
 	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
+	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
@@ -66,6 +67,10 @@ us101-record: $(READY)
 
 optimality: $(READY)
 	$(BIN)/python experiments/optimality/run.py
+
+audit: demo
+	$(BIN)/python experiments/audit/run.py
+	$(BIN)/python experiments/audit/table.py
 
 docs: $(READY)
 	$(BIN)/python docs/transcripts.py

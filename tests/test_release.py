@@ -296,6 +296,19 @@ class TestDraw:
         with pytest.raises(RuntimeError, match="drawn already"):
             mechanism.draw(charged)
 
+    def test_steps_of_many_streams_are_drawn_at_once_each_with_noise_of_its_own(self):
+        mechanism = mechanism_for()
+        many = [mechanism.charge(mechanism.open_accounts(), 0.1 * n, [1], [[0.5, 0.0]]) for n in range(1, 6)]
+        sums = [charged.exact_sum for charged in many]
+        drawn = mechanism.draw_many(many)
+        assert [one.weight for one in drawn] == [charged.weight for charged in many]
+        assert [one.budget_left for one in drawn] == [charged.budget_left for charged in many]
+        noise = [tuple((one.value - exact_sum).tolist()) for one, exact_sum in zip(drawn, sums, strict=True)]
+        assert len(set(noise)) == 5 and all(abs(entry) < 8 * GRID for pair in noise for entry in pair)
+        for charged in many:
+            with pytest.raises(RuntimeError, match="drawn already"):
+                mechanism.draw(charged)
+
     def test_saturates_and_never_wraps(self):
         largest = 2**63 - 1
         for _ in range(20):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpfuse.errors import BudgetExceeded, DatasetMissing, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
-    from dpfuse.evaluation import Comparison, Report, compare, evaluate
+    from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
@@ -18,6 +18,7 @@ __all__ = [
     "NOBODY",
     "PPO",
     "Architecture",
+    "Audit",
     "BudgetExceeded",
     "Comparison",
     "DatasetMissing",
@@ -31,6 +32,7 @@ __all__ = [
     "Report",
     "TrainingDiverged",
     "Trajectories",
+    "audit",
     "compare",
     "evaluate",
     "load",
@@ -42,7 +44,7 @@ __all__ = [
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
     "errors": ("BudgetExceeded", "DatasetMissing", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
-    "evaluation": ("Comparison", "Report", "compare", "evaluate"),
+    "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),

@@ -7,6 +7,7 @@ import sys
 import typer
 
 from dpfuse.cli.account import account
+from dpfuse.cli.audit import audit
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
@@ -17,13 +18,13 @@ from dpfuse.cli.train import train
 app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
-    "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate; `account` tells "
-    "what a budget means.",
+    "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate, audit; `account` "
+    "tells what a budget means.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, data, train, evaluate, account, optimal):
+for command in (demo, simulate, data, train, evaluate, audit, account, optimal):
     app.command()(command)
 
 

@@ -84,8 +84,8 @@ class ExactStep:
         self.mechanism = Mechanism(design.guarantee, structure.features, structure.dimension)
         self._policy, self._num_rows, self._horizon = design.policy, num_rows, structure.horizon
         # The weights are compiled in: handing them over at every step would take longer than the step.
-        self._private_part = jax.jit(partial(_private_part, design.policy))
-        self._public_part = jax.jit(partial(_public_part, design.policy))
+        self.private_part = jax.jit(partial(_private_part, design.policy))
+        self.public_part = jax.jit(partial(_public_part, design.policy))
 
     def init(self, accounts: TotalFilter | IndividualFilter | None = None) -> Carry:
         """A stream from which nothing was released; accounts of its own, or given: shared, or from a ledger."""
@@ -106,6 +106,17 @@ class ExactStep:
                 clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
+        sensors, block = self.prepare(carry, ids, measurements, present)
+        fusion_hidden, hidden, weight, proposed = self.private_part(carry.public, carry.hidden, block)
+        public = carry.public._replace(fusion_hidden=fusion_hidden)
+        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
+        # A copy: a caller who fills the same array at every step would else change who was where.
+        return Carry(carry.num_released + 1, sensors.copy(), hidden, public, carry.accounts), charged
+
+    def prepare(
+        self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Who reports, and what the compiled private part reads: checked, and nothing charged yet."""
         if self._horizon is not None and carry.num_released >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
         sensors = as_ids(ids)
@@ -117,14 +128,10 @@ class ExactStep:
         block[:, :-3] = values
         block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
         block[:, -2] = _rows_of(sensors, carry.ids)
-        block[:, -1] = self._accounts_left(carry.accounts, sensors)
-        fusion_hidden, hidden, weight, proposed = self._private_part(carry.public, carry.hidden, block)
-        public = carry.public._replace(fusion_hidden=fusion_hidden)
-        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
-        # A copy: a caller who fills the same array at every step would else change who was where.
-        return Carry(carry.num_released + 1, sensors.copy(), hidden, public, carry.accounts), charged
+        block[:, -1] = self.accounts_left(carry.accounts, sensors)
+        return sensors, block
 
-    def _accounts_left(
+    def accounts_left(
         self, accounts: TotalFilter | IndividualFilter, sensors: NDArray[np.int64]
     ) -> float | NDArray[np.float64]:
         """The squared radius that each sensor may still use, with the headroom that training leaves too."""
@@ -140,7 +147,7 @@ class ExactStep:
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
         block = np.array([[released.weight, *released.value.tolist()]]) / GRID
-        public, result = self._public_part(carry.public, block.astype(np.float32))
+        public, result = self.public_part(carry.public, block.astype(np.float32))
         return carry._replace(public=public), result
 
 

@@ -1,0 +1,148 @@
+"""How near an audit comes to what is promised: over budgets for the worst f, and for the designs of the demo.
+
+Writes results.json beside this file, and the figures of docs/theory.md: what a budget means for one driver, and the
+audit of the demo's individual design.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import beta
+
+import dpfuse
+from dpfuse.evaluation.auditing import Bound, attack, plot_audit
+from dpfuse.evaluation.auditing.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
+from dpfuse.policy import Constants, ExactStep, Structure, make_policy
+from dpfuse.privacy import chance_to_tell, gdp_epsilon
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).with_name("results.json")
+IMAGES = ROOT / "docs/img"
+BUDGETS = (0.07, 0.15, 0.5, 1.5, 5.0)
+ORDER, DELTA, CONFIDENCE, NUM_STEPS = 2.0, 1e-5, 0.95, 10
+
+
+def main() -> None:
+    """Attack, write the results and draw them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--designs", type=Path, default=ROOT / "out/demo", help="designs of `make demo`")
+    parser.add_argument("--runs", type=int, default=4000, help="runs in each world, for the worst f")
+    parser.add_argument("--design-runs", type=int, default=1000, help="runs in each world, for each design")
+    options = parser.parse_args()
+    sweep = [attack_budget(budget, options.runs) for budget in BUDGETS]
+    designs = {}
+    for path in sorted(options.designs.glob("*.dpfuse")):
+        design = dpfuse.load(path)
+        if design.guarantee is None:
+            continue
+        began = time.process_time()
+        result = dpfuse.audit(design, num_runs=options.design_runs, confidence=CONFIDENCE, progress=True)
+        designs[path.stem] = result.to_dict() | {"cpu_seconds": round(time.process_time() - began, 1)}
+        if path.stem == "individual":
+            plot_audit(result).savefig(IMAGES / "audit.png", dpi=120)
+    write_results(sweep, designs, options)
+    plot_one_driver(sweep).savefig(IMAGES / "one_driver.png", dpi=120)
+
+
+def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
+    """What the best observer finds out about a canary that spends all of this budget."""
+    guarantee = dpfuse.Guarantee(order=ORDER, budget=budget, adjacency="remove-one", accounting="individual")
+    design = with_loud_filter(make_design(guarantee))
+    claim = gdp_epsilon(ORDER, budget, DELTA, NUM_STEPS)
+    worlds = make_worlds(design, *loud_pair(design, NUM_STEPS), seed=0)
+    found = attack("the worst f", ExactStep(design, NUM_ROWS), worlds, num_runs, Bound(DELTA, CONFIDENCE, claim))
+    assert all(check.passed for check in found.checks if not check.false_alarm)
+    right, all_runs = found.attack.accuracy * 2 * num_runs, 2 * num_runs
+    row = {
+        "budget": budget,
+        "epsilon_claimed": claim,
+        "epsilon_bound": found.attack.epsilon_bound,
+        "share": found.attack.epsilon_bound / claim,
+        "reach": found.attack.reach,
+        "chance_claimed": chance_to_tell(ORDER, budget),
+        "chance_found": found.attack.accuracy,
+        "chance_ci95": [
+            float(beta.ppf(0.025, right, all_runs - right + 1)),
+            float(beta.ppf(0.975, right + 1, all_runs - right)),
+        ],
+    }
+    print(json.dumps(row))
+    return row
+
+
+def make_design(guarantee: dpfuse.Guarantee) -> dpfuse.Design:
+    """A road's design before training, spending evenly: f is replaced and E has no part in what leaks."""
+    structure = Structure(
+        num_states=1,
+        num_channels=2,
+        features="ball",
+        dimension=1,
+        policy="constant",
+        accounting=guarantee.accounting,
+        charge_factor=1,
+        horizon=NUM_STEPS,
+        expected_stay=float(NUM_STEPS),
+        crowd=30.0,
+    )
+    radius = jnp.float32(float(guarantee.squared_radius))
+    constants = Constants(radius, jnp.zeros(2), jnp.array([400.0, 30.0]), jnp.zeros(1), jnp.ones(1))
+    return dpfuse.Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 0.2)
+
+
+def plot_one_driver(sweep: list[dict[str, Any]]) -> Figure:
+    """How often the best observer is right about one driver, against the budget."""
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axis = figure.subplots()
+    budgets = np.geomspace(0.03, 10, 200)
+    axis.semilogx(budgets, [100 * chance_to_tell(ORDER, b) for b in budgets], color="black", label="promised: at most")
+    found = np.array([[100 * row["chance_found"], *(100 * np.array(row["chance_ci95"]))] for row in sweep])
+    bars = np.abs(found[:, 1:].T - found[:, 0])
+    axis.errorbar(BUDGETS, found[:, 0], bars, fmt="o", color="#D55E00", capsize=3, label="found by the audit (95%)")
+    for row in sweep:
+        text = f"epsilon {row['epsilon_claimed']:.1f}\naudit ≥ {row['epsilon_bound']:.1f}"
+        place = row["budget"], 100 * row["chance_claimed"]
+        axis.annotate(text, place, xytext=(9, -24), textcoords="offset points", fontsize=8, color="0.25")
+    axis.axhline(50, color="0.6", linewidth=0.8, linestyle="--")
+    axis.text(9.5, 50.8, "a coin", ha="right", fontsize=8, color="0.4")
+    axis.set(
+        xlabel="Rényi budget at order 2: everything ever published about one driver",
+        ylabel="right guesses in 100",
+        title='"Was this car on the road?" How often the best-informed stranger is right',
+        ylim=(48, 100),
+        xlim=(0.03, 10),
+        xticks=BUDGETS,
+        xticklabels=[f"{budget:g}" for budget in BUDGETS],
+    )
+    axis.minorticks_off()
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False, loc="upper left")
+    return figure
+
+
+def write_results(sweep: list[dict[str, Any]], designs: dict[str, Any], options: argparse.Namespace) -> None:
+    """Keep the numbers with what made them."""
+    results = {
+        "command": f"python experiments/audit/run.py --runs {options.runs} --design-runs {options.design_runs}",
+        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
+        "versions": {package: version(package) for package in ("jax", "numpy", "scipy", "opendp")},
+        "setting": {"order": ORDER, "delta": DELTA, "confidence": CONFIDENCE, "steps": NUM_STEPS},
+        "budgets": sweep,
+        "designs": designs,
+    }
+    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,152 @@
+"""Two neighbouring worlds: one sensor, the canary, is in one of them and missing or different in the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+from numpy.typing import NDArray
+
+from dpfuse.policy.design import Design
+from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.step import Networks, Policy
+from dpfuse.privacy.loss import FeatureSet
+from dpfuse.types import NOBODY
+
+CANARY = 7
+OTHERS = (1, 2, 3)
+NUM_ROWS = len(OTHERS) + 2
+"""The canary, the others, and a row to spare for a canary that moves or reports twice."""
+
+# Rounding in float32 must not carry a feature of length 1 out of its set.
+_INSIDE = 1 - 2.0**-20
+
+
+class Canary(NamedTuple):
+    """One sensor's whole trajectory: measurements of shape (K, n_y), and when it reports, shape (K,)."""
+
+    measurements: NDArray[np.float64]
+    present: NDArray[np.bool_]
+
+
+class Feed(NamedTuple):
+    """What a centre is sent: ids and presence of shape (K, rows), measurements of shape (K, rows, n_y)."""
+
+    ids: NDArray[np.int64]
+    measurements: NDArray[np.float64]
+    present: NDArray[np.bool_]
+
+    def copy(self) -> Feed:
+        """One that may be changed."""
+        return Feed(self.ids.copy(), self.measurements.copy(), self.present.copy())
+
+    def only(self, sensor: int) -> Feed:
+        """The same with everybody else gone."""
+        return self._replace(ids=np.where(self.ids == sensor, sensor, NOBODY))
+
+    def in_rows(self, order: NDArray[np.int64]) -> Feed:
+        """The same with the sensors in other rows."""
+        return Feed(self.ids[:, order], self.measurements[:, order], self.present[:, order])
+
+
+class Worlds(NamedTuple):
+    """What the centre is sent in the world with the canary, and in its neighbour."""
+
+    one: Feed
+    other: Feed
+
+
+def make_worlds(design: Design, canary: Canary, stand_in: Canary | None, seed: int) -> Worlds:
+    """The canary and the sensor in its place, among others whose reports are the same in both worlds.
+
+    Args:
+        stand_in: what is in the canary's place in the other world; None where it is removed. Then the others move up:
+            a slot is storage, and who leaves must not be seen by the slots that others have.
+        seed: of the others' reports.
+    """
+    crowd = crowd_reports(design, len(canary.present), seed)
+    return Worlds(_feed(canary, crowd), _feed(stand_in, crowd))
+
+
+def crowd_reports(design: Design, num_steps: int, seed: int) -> NDArray[np.float64]:
+    """Reports of the other sensors anywhere in the range, shape (K, others, n_y)."""
+    low, high = measurement_range(design)
+    shape = num_steps, len(OTHERS), len(low)
+    return np.random.default_rng(seed).uniform(low, high, size=shape)
+
+
+def measurement_range(design: Design) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The range of each channel, shapes (n_y,)."""
+    constants = design.policy.constants
+    return np.asarray(constants.measurement_low, np.float64), np.asarray(constants.measurement_high, np.float64)
+
+
+def _feed(canary: Canary | None, crowd: NDArray[np.float64]) -> Feed:
+    num_steps, num_others, num_channels = crowd.shape
+    ids = np.full((num_steps, NUM_ROWS), NOBODY)
+    measurements = np.zeros((num_steps, NUM_ROWS, num_channels))
+    present = np.ones((num_steps, NUM_ROWS), bool)
+    first = 0
+    if canary is not None:
+        ids[:, 0], measurements[:, 0], present[:, 0] = CANARY, canary.measurements, canary.present
+        first = 1
+    rows = slice(first, first + num_others)
+    ids[:, rows], measurements[:, rows] = OTHERS, crowd
+    return Feed(ids, measurements, present)
+
+
+class LoudFilter(eqx.Module):
+    """The f that leaks most: features at one end of their set or at the other, by the sign of the first channel."""
+
+    features: FeatureSet = eqx.field(static=True)
+    high: tuple[float, ...] = eqx.field(static=True)
+    low: tuple[float, ...] = eqx.field(static=True)
+    hidden_size: int = eqx.field(static=True, default=1)
+
+    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
+        ends = jnp.where(inputs[:, :1] > 0, jnp.array([self.high]), jnp.array([self.low]))
+        return hidden, jnp.where(present[:, None], ends, 0.0)
+
+
+def with_loud_filter(design: Design) -> Design:
+    """The design with the worst f there could be: the promise does not rest on what f learned."""
+    structure = design.structure
+    features = cast(FeatureSet, structure.features)
+    first, *rest = np.eye(structure.dimension)
+    ones = np.ones(structure.dimension)
+    if features == "box" and structure.accounting == "total":
+        ends = ones, 0 * ones
+    elif features == "ball":
+        ends = _INSIDE * first, -_INSIDE * first
+    else:
+        ends = _INSIDE * first, _INSIDE * rest[0] if rest else 0 * first
+    high, low = (tuple(end.tolist()) for end in ends)
+    networks = design.policy.networks
+    loud = Networks(cast(Any, LoudFilter(features, high, low)), networks.fusion_weight, networks.estimator)
+    return replace(design, policy=Policy(loud, design.policy.constants, structure))
+
+
+def loud_pair(design: Design, num_steps: int) -> tuple[Canary, Canary | None]:
+    """The canary that saturates the promise of a design with a loud filter, and the one in its place."""
+    low, high = measurement_range(design)
+    always = np.ones(num_steps, bool)
+    canary, opposite = (Canary(np.tile(end, (num_steps, 1)), always) for end in (high, low))
+    assert design.guarantee is not None  # only designs with a promise are attacked
+    if design.guarantee.adjacency == "remove-one":
+        return canary, None
+    structure = design.structure
+    if structure.accounting == "individual" and structure.features != "ball" and structure.dimension == 1:
+        # On a half-line two sensors differ most if each spends its budget while the other is silent.
+        early = np.arange(num_steps) < num_steps // 2
+        return canary._replace(present=early), canary._replace(present=~early)
+    return canary, opposite
+
+
+def steps_of(design: Design) -> int:
+    """How many releases to attack: all of a finite design, and of a stationary one what empties an account."""
+    stay = design.structure.expected_stay
+    return design.structure.horizon or max(2, int(np.ceil(2 * stay)))
