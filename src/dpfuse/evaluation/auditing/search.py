@@ -153,7 +153,7 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
         public, weight = choose_weight(policy, public)
         private, contributions, _ = contribute(policy, private, reports, weight)
-        heard = reports._replace(stream=jnp.where(is_heard, stream, num_paths))
+        heard = jnp.where(is_heard, stream, num_paths)
         public, _ = estimate(policy, public, weight, release(contributions, heard, noise_now))
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
