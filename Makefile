@@ -6,12 +6,12 @@ UPDATES ?=
 
 BIN := .venv/bin
 READY := .venv/.ready
-SOURCES := src tests benchmarks docs
+SOURCES := src tests benchmarks docs experiments
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results docs lock clean
+.PHONY: help demo test test-slow check bench baselines results docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -19,6 +19,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
@@ -43,6 +44,9 @@ check: $(READY)
 
 bench: $(READY)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+baselines: $(READY)
+	$(BIN)/python experiments/baselines/run.py $(if $(UPDATES),--updates $(UPDATES))
 
 results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json

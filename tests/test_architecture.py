@@ -24,6 +24,7 @@ ALLOWED = {
     "policy": BASE | {"privacy", "systems"},
     "training": BASE | {"privacy", "systems", "policy"},
     "evaluation": BASE | {"privacy", "systems", "policy"},
+    "baselines": BASE | {"privacy", "evaluation"},
     "cli": BASE | {"privacy", "systems", "policy", "training", "evaluation", "__init__"},
     "__init__": BASE | {"policy", "training", "evaluation"},
 }
@@ -86,7 +87,7 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-@pytest.mark.parametrize("package", ["privacy", "systems", "policy", "training", "evaluation"])
+@pytest.mark.parametrize("package", ["privacy", "systems", "policy", "training", "evaluation", "baselines"])
 def test_packages_export_what_they_list(package):
     module = import_module(f"dpfuse.{package}")
     assert len(set(module.__all__)) == len(module.__all__)
