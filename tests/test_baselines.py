@@ -9,9 +9,9 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from conftest import ADJACENCIES, busy_data, make_design, promise
 
 import dpfuse
+from conftest import ADJACENCIES, busy_data, make_design, promise
 from dpfuse import baselines
 from dpfuse.baselines import BASELINES, Features, squared_sensitivity, worst_trajectory
 from dpfuse.baselines.estimator import LinearModel, best_estimator, recorded_moments

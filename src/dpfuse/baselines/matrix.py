@@ -1,4 +1,4 @@
-"""A continual-release matrix mechanism (choquette2022multi).
+"""A continual-release matrix mechanism (choquette2023multi).
 
 A strategy C releases C S + N, which is S with noise that is correlated over time, C^{-1} N. It is chosen for a workload
 A, here the filter that reads the sums, so that |A C^{-1}|^2 is least at equal sensitivity. With X = C^T C and a sensor
@@ -50,9 +50,10 @@ def workload(problem: Problem, release: Floats) -> Floats:
 
 def best_strategy(work: Floats) -> Floats:
     """The strategy of least error for K participations, shape (K, K), see the module."""
-    columns = np.linalg.norm(work, axis=0)
-    # A column that is never read needs no budget; all but none keeps the inverse.
-    return np.diag(np.sqrt(np.maximum(columns, 1e-6 * columns.max())))
+    columns: Floats = np.linalg.norm(work, axis=0)
+    # A column that is hardly read needs hardly any budget; with none at all C would have no inverse.
+    diagonal: Floats = np.diag(np.sqrt(np.maximum(columns, 1e-6 * columns.max())))
+    return diagonal
 
 
 def toeplitz_strategy(num_steps: int) -> Floats:

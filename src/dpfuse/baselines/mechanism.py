@@ -113,7 +113,7 @@ class LinearMechanism:
 
     def run(self, clean: Floats, rng: np.random.Generator) -> Floats:
         """What is released, from what `noiseless` gives, with simulated noise."""
-        return clean + self.num_noises**0.5 * rng.standard_normal(clean.shape)
+        return clean + math.sqrt(self.num_noises) * rng.standard_normal(clean.shape)
 
     def expected_error(self, state: Floats, sums: Floats) -> float:
         """Squared error of the linear estimate on windows, averaged over the noise in closed form."""

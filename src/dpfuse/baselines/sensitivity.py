@@ -10,7 +10,7 @@ The maximum is at extreme points, of which there are |T|^K. Two bounds hold for 
     sum_jk max_{t, t'} t^T G_jk t'            exact where a step's release reads that step alone
     lambda_max(G) K max_t |t|^2               the gain of M as a filter times the largest energy of a trajectory
 
-The first is the sensitivity of matrix mechanisms where everybody takes part in every step (choquette2022multi), the
+The first is the sensitivity of matrix mechanisms where everybody takes part in every step (choquette2023multi), the
 second that of filters (leny2014differentially).
 """
 
@@ -42,7 +42,7 @@ def squared_sensitivity(release: Floats, moves: Floats) -> float:
     pairwise: float = sum(float((moves @ row @ moves.T).max(axis=(1, 2)).sum()) for row in gram.transpose(0, 2, 1, 3))
     energy = num_steps * float(np.square(moves).sum(-1).max())
     gain = float(np.linalg.norm(flat, 2))
-    return min(pairwise, gain * gain * energy)
+    return float(min(pairwise, gain * gain * energy))
 
 
 def worst_trajectory(release: Floats, moves: Floats, *, num_starts: int = 8, seed: int = 0) -> Floats:
