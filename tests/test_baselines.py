@@ -341,6 +341,19 @@ class TestRefusals:
             baselines.fit("input", *walks[:2], promise("individual"))
         with pytest.raises(ValueError, match="horizon must be at most the 8 steps recorded, got 9"):
             baselines.fit("input", *walks[:2], promise(), horizon=9)
+        with pytest.raises(ValueError, match="outside must be shares from 0 to below 0.5, at least one, got"):
+            baselines.fit("input", *walks[:2], promise(), outside=(0.5,))
+        with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
+            baselines.fit("input", walks[0], busy_data(), promise())
+
+    def test_of_measurements_that_never_change(self, walks):
+        still = replace(walks[0], measurements=np.ones_like(walks[0].measurements))
+        with pytest.raises(ValueError, match="training must have measurements that change"):
+            baselines.fit("input", still, walks[1], promise())
+
+    def test_of_other_data_than_it_was_made_for(self, walks, fitted):
+        with pytest.raises(ValueError, match=r"the \(states, channels\) of the baseline, \(1, 2\), got \(1, 1\)"):
+            baselines.evaluate(fitted["input", "remove-one"], walks[2])
 
     def test_of_more_slots_than_noises(self, crowds, fitted):
         many = busy_data(num_slots=9)

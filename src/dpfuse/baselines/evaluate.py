@@ -27,6 +27,10 @@ def evaluate(
 
     Equal strides cut equal windows, so that `dpfuse.compare` takes a baseline's report and a design's.
     """
+    expected = len(mechanism.state_mean), len(mechanism.features.low)
+    given = test.state.shape[-1], test.measurements.shape[-1]
+    if given != expected:
+        raise ValueError(f"test must have the (states, channels) of the baseline, {expected}, got {given}")
     if mechanism.num_noises > 1 and test.num_slots > mechanism.num_noises:
         raise ValueError(f"test must have at most the {mechanism.num_noises} slots of training, got {test.num_slots}")
     length = mechanism.horizon

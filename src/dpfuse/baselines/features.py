@@ -84,6 +84,8 @@ def projections(state: Floats, sums: Floats) -> Iterator[tuple[str, Floats]]:
     rows = np.eye(sums.shape[-1])
     # A sum that never changes, such as the count of sensors that never leave, says nothing.
     varies = np.flatnonzero(sums.std(axis=(0, 1)) > 1e-6 * (1 + np.abs(sums).mean(axis=(0, 1))))
+    if not len(varies):
+        raise ValueError("training must have measurements that change; there is nothing to release")
     yield "all", rows[varies]
     if len(varies) == 1:
         return

@@ -52,7 +52,7 @@ def fit(
 
     Args:
         name: `local`: noise on each measurement. `input` and `output`: on what the Kalman filter reads or on what it
-            says. `two-stage`: on the optimal aggregate. `matrix`: on the sums, correlated over time.
+            says. `two-stage`: on the optimal aggregate. `matrix`: on the sums, by the step.
         training, validation: recordings that share no step, as for `dpfuse.train`.
         guarantee: the promise to the sensors; its accounting must be total.
         horizon: releases in all; by default the length of the runs.
@@ -61,6 +61,10 @@ def fit(
     _check.is_one_of("name", name, BASELINES)
     if guarantee.accounting != "total":
         raise ValueError(f"guarantee must have total accounting, got {guarantee.accounting!r}; baselines know no other")
+    if _widths(training) != _widths(validation):
+        raise ValueError("training and validation must have the same channels and states")
+    if not outside or not all(0 <= share < 0.5 for share in outside):
+        raise ValueError(f"outside must be shares from 0 to below 0.5, at least one, got {outside!r}")
     length = training.num_steps if horizon is None else _check.is_count("horizon", horizon, minimum=2)
     state, checked_state = (_cut(data.state.astype(float), length) for data in (training, validation))
     best: tuple[float, LinearMechanism, Floats, Floats] | None = None
@@ -112,6 +116,10 @@ def _with_curve(
     is_bent = bent_error < linear_error
     settings = {**mechanism.settings, "curve": is_bent, "validation_mse": min(bent_error, linear_error)}
     return replace(mechanism, estimator=bent if is_bent else mechanism.estimator, settings=settings)
+
+
+def _widths(data: Trajectories) -> tuple[int, int]:
+    return data.state.shape[-1], data.measurements.shape[-1]
 
 
 def _ranges(training: Trajectories, outside: Sequence[float]) -> Iterator[tuple[float, Floats, Floats]]:

@@ -67,4 +67,5 @@ def toeplitz_strategy(num_steps: int) -> Floats:
 
 
 def _for_each_feature(strategy: Floats, num_features: int) -> Floats:
-    return np.einsum("kj,dq->kdjq", strategy, np.eye(num_features))
+    release: Floats = np.einsum("kj,dq->kdjq", strategy, np.eye(num_features))
+    return release
