@@ -51,9 +51,10 @@ def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[
     return designs
 
 
-def compare_on(system: str, updates: int, folder: Path) -> dict[str, Any]:
+def compare_on(system: str, updates: int | None, folder: Path) -> dict[str, Any]:
     """Every mechanism at every budget on one system, on the same test windows."""
     parts, horizon = SYSTEMS[system].simulate(), SYSTEMS[system].horizon
+    updates = updates or SYSTEMS[system].updates
     designs = make_designs(system, parts, updates, folder)
     result: dict[str, Any] = {"unit": SYSTEMS[system].unit, "horizon": horizon, "updates": updates, "budgets": {}}
     for budget in BUDGETS:
@@ -90,7 +91,7 @@ def _figures(report: dpfuse.Report, settings: dict[str, Any] | None) -> dict[str
 def main(arguments: Sequence[str] | None = None) -> None:
     """Compare on every system and write results.json, figure.png and the tables of README.md."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--updates", type=int, default=1000, help="gradient steps for each design")
+    parser.add_argument("--updates", type=int, help="gradient steps for each design, by default those of the system")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="others stay as they are")
     parser.add_argument("--designs", type=Path, default=Path("out/baselines"), help="folder that keeps the designs")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for results and figure")

@@ -20,10 +20,11 @@ class Parts(NamedTuple):
 
 
 class System(NamedTuple):
-    """A system to compare on: how to simulate it, releases in all, and the unit of the squared error."""
+    """A system to compare on: how to simulate it, releases in all, gradient steps for a design, unit of the error."""
 
     simulate: Callable[[], Parts]
     horizon: int
+    updates: int
     unit: str
 
 
@@ -51,7 +52,7 @@ def _road() -> Parts:
 
 
 SYSTEMS = {
-    "random walk": System(_random_walk, 50, "variance at the start = 1"),
-    "hidden Markov chain": System(_chain, 50, "states 0 and 1"),
-    "freeway": System(_road, 100, "(veh/km)^2"),
+    "random walk": System(_random_walk, 50, 400, "variance at the start = 1"),
+    "hidden Markov chain": System(_chain, 50, 400, "states 0 and 1"),
+    "freeway": System(_road, 100, 1000, "(veh/km)^2"),
 }
