@@ -14,7 +14,7 @@ _STYLES = {
     "local": ("#999999", "v", "--"),
     "output": ("#56B4E9", "s", "--"),
     "input": ("#CC79A7", "^", "--"),
-    "matrix": ("#F0E442", "D", "--"),
+    "matrix": ("black", "D", "--"),
     "two-stage": ("#D55E00", "P", "--"),
     "classical": ("#E69F00", "o", "-"),
     "adaptive": ("#0072B2", "o", "-"),
