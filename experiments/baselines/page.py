@@ -36,13 +36,18 @@ def tables(results: dict[str, Any]) -> str:
         for name in ("classical", "adaptive", "individual"):
             ratios = [(each["over_best_baseline"][name], each["best_baseline"]) for each in by_budget]
             rows.append([f"{name} over the best baseline", *(_ratio(ratio, best) for ratio, best in ratios)])
-        rows.append(["no releases (prior)", *[f"{found['prior_mse']:.3g}"] * len(by_budget)])
+        rows.append(["no releases (prior)", *[_short(found["prior_mse"])] * len(by_budget)])
         parts.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
     return "\n\n".join(parts) + "\n"
 
 
 def _cell(figures: dict[str, Any]) -> str:
-    return f"{figures['mse']:.3g} ({figures['ci95'][0]:.3g} to {figures['ci95'][1]:.3g})"
+    mse, low, high = (_short(value) for value in (figures["mse"], *figures["ci95"]))
+    return f"{mse} ({low} to {high})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ratio(comparison: dict[str, Any], best: str) -> str:
