@@ -381,10 +381,12 @@ class TestResults:
 
     def test_every_mechanism_is_there_and_keeps_to_its_budget(self):
         results = json.loads((EXPERIMENT / "results.json").read_text())
-        assert "freeway" in results["systems"]
+        assert list(results["systems"]) == ["random walk", "hidden Markov chain", "freeway"]
         for system, budget in itertools.product(results["systems"], ("0.15", "0.5", "1.5")):
             found = results["systems"][system]["budgets"][budget]
             assert set(found["mechanisms"]) == {*BASELINES, "classical", "adaptive", "individual"}
             for name, figures in found["mechanisms"].items():
                 assert figures["within_budget"], (system, budget, name)
                 assert figures["mse"] < results["systems"][system]["prior_mse"], (system, budget, name)
+            for name in ("adaptive", "individual"):
+                assert found["over_best_baseline"][name]["ci95"][1] < 1, (system, budget, name)
