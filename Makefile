@@ -14,7 +14,8 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality audit docs lock clean
+.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality audit baselines docs lock
+.PHONY: clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -22,6 +23,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
 	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
@@ -50,6 +52,9 @@ check: $(READY)
 
 bench: $(READY)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
+
+baselines: $(READY)
+	$(BIN)/python experiments/baselines/run.py $(if $(UPDATES),--updates $(UPDATES))
 
 results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json

@@ -26,6 +26,7 @@ ALLOWED = {
     "training": BASE | {"privacy", "systems", "policy"},
     "evaluation": BASE | {"privacy", "systems", "policy"},
     "optimal": BASE | {"privacy", "systems", "policy"},
+    "baselines": BASE | {"privacy", "evaluation"},
     "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "__init__"},
     "__init__": BASE | {"policy", "training", "evaluation"},
 }
@@ -88,7 +89,10 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-@pytest.mark.parametrize("package", ["privacy", "systems", "data", "policy", "training", "evaluation", "optimal"])
+PACKAGES = ("privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "baselines")
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_packages_export_what_they_list(package):
     module = import_module(f"dpfuse.{package}")
     assert len(set(module.__all__)) == len(module.__all__)

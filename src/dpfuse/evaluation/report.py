@@ -33,7 +33,8 @@ class Report:
         mse_per_step: shape (K,); `ci95_per_step`: shape (2, K), likewise.
         coverage: how often the truth was within the estimator's own 95% interval.
         prior_mse: error of the best constant, the state's mean in training.
-        budget_per_step: Rényi loss of each step, shape (K,), see `Spending`; None without a guarantee.
+        budget_per_step: Rényi loss of each step, shape (K,), see `Spending`; None without a guarantee, or where the
+            loss is that of the releases together.
         budget_spent_max: the most that any window (total) or sensor (individual) spent, exactly accounted.
         within_budget: whether that is at most the budget, decided in integers.
         guarantee: what was promised.
@@ -136,20 +137,8 @@ def evaluate(
             spending = exact_spending(design, real, result)
             spent_per_step += share * spending.per_step
             most_spent = max(most_spent, spending.largest)
-    blocks = blocks_of(windows, max(2 * length, round(_BLOCK_S / test.interval_s)))
-    report = Report(
-        mse=float(errors.mean()),
-        ci95=_pair(block_interval(errors.mean(1, keepdims=True), blocks, lambda means: means[:, 0])),
-        mse_per_step=errors.mean(0),
-        ci95_per_step=block_interval(errors, blocks, lambda means: means),
-        coverage=coverage,
-        prior_mse=float(np.mean((windows.state - np.asarray(design.policy.constants.state_mean)) ** 2)),
-        guarantee=design.guarantee,
-        interval_s=test.interval_s,
-        delta=delta,
-        window_errors=errors.mean(1),
-        blocks=blocks,
-        windows_of=windows.windows_of or (),
+    report = summarise(
+        windows, errors, coverage, np.asarray(design.policy.constants.state_mean), design.guarantee, delta
     )
     if guarantee := design.guarantee:
         report = replace(
@@ -157,12 +146,38 @@ def evaluate(
             budget_per_step=spent_per_step,
             budget_spent_max=as_loss(guarantee.order, most_spent),
             within_budget=most_spent <= squared_steps(guarantee),
-            epsilon=_epsilon(guarantee, delta, (horizon or length) * design.structure.dimension),
+            epsilon=epsilon_of(guarantee, delta, (horizon or length) * design.structure.dimension),
         )
     return report
 
 
-def _epsilon(guarantee: Guarantee, delta: float, coordinates: int) -> dict[str, float]:
+def summarise(
+    windows: Trajectories,
+    errors: NDArray[np.float64],
+    coverage: float,
+    state_mean: NDArray[Any],
+    guarantee: Guarantee | None,
+    delta: float,
+) -> Report:
+    """A report on squared errors of shape (windows, K), without what was spent."""
+    blocks = blocks_of(windows, max(2 * windows.num_steps, round(_BLOCK_S / windows.interval_s)))
+    return Report(
+        mse=float(errors.mean()),
+        ci95=_pair(block_interval(errors.mean(1, keepdims=True), blocks, lambda means: means[:, 0])),
+        mse_per_step=errors.mean(0),
+        ci95_per_step=block_interval(errors, blocks, lambda means: means),
+        coverage=coverage,
+        prior_mse=float(np.mean((windows.state - state_mean) ** 2)),
+        guarantee=guarantee,
+        interval_s=windows.interval_s,
+        delta=delta,
+        window_errors=errors.mean(1),
+        blocks=blocks,
+        windows_of=windows.windows_of or (),
+    )
+
+
+def epsilon_of(guarantee: Guarantee, delta: float, coordinates: int) -> dict[str, float]:
     """Epsilon by each conversion, the Gaussian curve with what discrete noise costs in that many coordinates."""
     figures = {str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()}
     return figures | {"gdp": gdp_epsilon(guarantee.order, guarantee.budget, delta, coordinates)}

@@ -1,0 +1,124 @@
+"""Baselines and designs at equal guarantees on three systems: `make baselines`, results beside this file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from page import draw, write_page
+from systems import SYSTEMS, Parts
+
+import dpfuse
+from dpfuse import baselines
+
+HERE = Path(__file__).parent
+BUDGETS = (0.15, 0.5, 1.5)
+PROMISE = dpfuse.Guarantee(order=2.0, budget=1.0, adjacency="remove-one")
+DESIGNS = {
+    "classical": ("constant", "total"),
+    "adaptive": ("adaptive", "total"),
+    "individual": ("adaptive", "individual"),
+}
+
+
+def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[str, dict[float, dpfuse.Design]]:
+    """Our designs by name and budget; those already in the folder are read."""
+    designs: dict[str, dict[float, dpfuse.Design]] = {}
+    for name, (policy, accounting) in DESIGNS.items():
+        files = {budget: folder / f"{system}-{name}-{budget}.dpfuse" for budget in BUDGETS}
+        if not all(file.exists() for file in files.values()):
+            made = dpfuse.train_many(
+                parts.training,
+                parts.validation,
+                [replace(PROMISE, budget=budget, accounting=accounting) for budget in BUDGETS],
+                policy=policy,
+                horizon=SYSTEMS[system].horizon,
+                optimisation=dpfuse.Optimisation(num_updates=updates, patience=updates),
+                progress=True,
+            )
+            for file, design in zip(files.values(), made, strict=True):
+                design.save(file)
+        designs[name] = {budget: dpfuse.load(file) for budget, file in files.items()}
+    return designs
+
+
+def compare_on(system: str, updates: int | None, folder: Path) -> dict[str, Any]:
+    """Every mechanism at every budget on one system, on the same test windows."""
+    parts, horizon = SYSTEMS[system].simulate(), SYSTEMS[system].horizon
+    updates = updates or SYSTEMS[system].updates
+    designs = make_designs(system, parts, updates, folder)
+    result: dict[str, Any] = {"unit": SYSTEMS[system].unit, "horizon": horizon, "updates": updates, "budgets": {}}
+    for budget in BUDGETS:
+        reports, settings = {}, {}
+        for name in baselines.BASELINES:
+            promise = replace(PROMISE, budget=budget)
+            mechanism = baselines.fit(name, parts.training, parts.validation, promise, horizon=horizon)
+            reports[name] = baselines.evaluate(mechanism, parts.test, stride=horizon // 2)
+            settings[name] = dict(mechanism.settings)
+        best = min(reports, key=lambda name: reports[name].mse)
+        for name in DESIGNS:
+            reports[name] = dpfuse.evaluate(designs[name][budget], parts.test, stride=horizon // 2)
+        result["prior_mse"] = reports[best].prior_mse
+        result["budgets"][str(budget)] = {
+            "mechanisms": {name: _figures(report, settings.get(name)) for name, report in reports.items()},
+            "best_baseline": best,
+            "over_best_baseline": {name: dpfuse.compare(reports[name], reports[best])._asdict() for name in DESIGNS},
+        }
+        print(f"{system}, budget {budget}: " + ", ".join(f"{name} {r.mse:.4g}" for name, r in reports.items()))
+    return result
+
+
+def _figures(report: dpfuse.Report, settings: dict[str, Any] | None) -> dict[str, Any]:
+    figures = {
+        "mse": report.mse,
+        "ci95": report.ci95,
+        "coverage": report.coverage,
+        "budget_spent_max": report.budget_spent_max,
+        "within_budget": report.within_budget,
+    }
+    return figures | ({"settings": settings} if settings else {})
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Compare on every system and write results.json, figure.png and the tables of README.md."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--updates", type=int, help="gradient steps for each design, by default those of the system")
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="others stay as they are")
+    parser.add_argument("--designs", type=Path, default=Path("out/baselines"), help="folder that keeps the designs")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for results and figure")
+    options = parser.parse_args(arguments)
+    dpfuse.use_all_cores()
+    for folder in (options.out, options.designs):
+        folder.mkdir(parents=True, exist_ok=True)
+    began = time.perf_counter()
+    file = options.out / "results.json"
+    systems = json.loads(file.read_text())["systems"] if file.exists() else {}
+    systems |= {name: compare_on(name, options.updates, options.designs) for name in options.systems}
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout.strip()
+    results = {
+        "command": "make baselines",
+        "commit": commit,
+        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
+        "versions": {name: version(name) for name in ("jax", "numpy", "cvxpy", "jax-privacy")},
+        "seconds": round(time.perf_counter() - began),
+        "seeds": [0],
+        "guarantee": {"order": PROMISE.order, "adjacency": PROMISE.adjacency},
+        "systems": {name: systems[name] for name in SYSTEMS if name in systems},
+    }
+    file.write_text(json.dumps(results, indent=2) + "\n")
+    draw(results).savefig(options.out / "figure.png", dpi=120)
+    if options.out == HERE:
+        write_page(HERE / "README.md", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""The same report for a baseline as for a design."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dpfuse import _check
+from dpfuse.baselines.mechanism import LinearMechanism
+from dpfuse.evaluation.report import Report, epsilon_of, summarise
+from dpfuse.types import Trajectories
+
+_Z95 = 1.959964
+
+
+def evaluate(
+    mechanism: LinearMechanism,
+    test: Trajectories,
+    *,
+    stride: int | None = None,
+    num_draws: int = 4,
+    delta: float = 1e-5,
+    seed: int = 0,
+) -> Report:
+    """Run the baseline over windows of the test recordings; arguments as in `dpfuse.evaluate`.
+
+    Equal strides cut equal windows, so that `dpfuse.compare` takes a baseline's report and a design's.
+    """
+    expected = len(mechanism.state_mean), len(mechanism.features.low)
+    given = test.state.shape[-1], test.measurements.shape[-1]
+    if given != expected:
+        raise ValueError(f"test must have the (states, channels) of the baseline, {expected}, got {given}")
+    if mechanism.num_noises > 1 and test.num_slots > mechanism.num_noises:
+        raise ValueError(f"test must have at most the {mechanism.num_noises} slots of training, got {test.num_slots}")
+    length = mechanism.horizon
+    windows = test.windows(length, max(1, length // 4) if stride is None else stride)
+    clean = mechanism.noiseless(mechanism.features.sums(windows))
+    rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
+    errors, coverage = np.zeros((windows.num_runs, length)), 0.0
+    for _ in range(_check.is_count("num_draws", num_draws)):
+        squared = (mechanism.estimator(mechanism.run(clean, rng)) - windows.state) ** 2
+        errors += squared.mean(-1) / num_draws
+        coverage += float(np.mean(squared <= (_Z95 * mechanism.estimator.std) ** 2)) / num_draws
+    guarantee, loss = mechanism.guarantee, mechanism.loss
+    return replace(
+        summarise(windows, errors, coverage, mechanism.state_mean, guarantee, delta),
+        budget_spent_max=loss,
+        within_budget=loss <= guarantee.budget,
+        epsilon=epsilon_of(guarantee, delta, length * mechanism.dimension),
+    )
