@@ -25,7 +25,7 @@ import dpfuse
 
 RECORDING = "recording.dpfuse-data"
 # Patience without end: the running average of the weights is at its best when the learning rate has come down.
-OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, patience=10**6)
+OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6)
 QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
 
 

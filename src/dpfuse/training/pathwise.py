@@ -97,12 +97,14 @@ def fit(
 
 def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, int], Networks]:
     """A running average of the weights, over the last 1 / (1 - decay) updates or all there have been."""
+    usual = max(0.0, 1 - 20 / optimisation.num_updates)
+    decay = usual if optimisation.decay is None else optimisation.decay
 
     @jax.jit
     def mix(average: Networks, networks: Networks, share: Array) -> Networks:
         return cast(Networks, jax.tree.map(lambda old, new: old + share * (new - old), average, networks))
 
-    return lambda average, networks, number: mix(average, networks, np.float32(max(1 - optimisation.decay, 1 / number)))
+    return lambda average, networks, number: mix(average, networks, np.float32(max(1 - decay, 1 / number)))
 
 
 def make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:

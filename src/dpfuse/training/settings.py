@@ -39,7 +39,8 @@ class Optimisation:
 
     Attributes:
         num_updates: gradient steps at most.
-        decay: of the running average of the weights, which is what is validated and kept; 0 for none.
+        decay: of the running average of the weights, which is what is validated and kept; 0 for none. By default it
+            reaches over a twentieth of all updates.
         batch_size: windows in a gradient step.
         learning_rate: the largest one; it warms up and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
@@ -51,7 +52,7 @@ class Optimisation:
     """
 
     num_updates: int = 2000
-    decay: float = 0.99
+    decay: float | None = None
     batch_size: int = 16
     learning_rate: float = 2e-2
     window: int | None = None
@@ -65,7 +66,7 @@ class Optimisation:
         for name in counts if self.window is None else [*counts, "window"]:
             _check.is_count(name, getattr(self, name))
         _check.is_positive("learning_rate", self.learning_rate)
-        if not 0 <= self.decay < 1:
+        if self.decay is not None and not 0 <= self.decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {self.decay}")
 
     def to_dict(self) -> dict[str, Any]:
