@@ -82,7 +82,7 @@ def make_agent(structure: Structure, fusion_weight: FusionWeight, settings: PPO,
     """An agent that starts from `fusion_weight`."""
     num_inputs = structure.dimension + 3 + 2 * structure.num_states
     cost_to_go = CostToGo(num_inputs, settings.critic_size, key=key)
-    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread)), cost_to_go)
+    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread, jnp.float32)), cost_to_go)
 
 
 def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
