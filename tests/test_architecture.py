@@ -25,6 +25,7 @@ ALLOWED = {
     "policy": BASE | {"privacy", "systems"},
     "training": BASE | {"privacy", "systems", "policy"},
     "evaluation": BASE | {"privacy", "systems", "policy"},
+    "gym": BASE,
     "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "__init__"},
     "__init__": BASE | {"policy", "training", "evaluation"},
 }
