@@ -3,15 +3,18 @@ PYTHON ?= python3
 WORKERS ?= 2
 # Gradient steps for each design of the demo; empty for its own choice.
 UPDATES ?=
+# Which torch the peers of `make bench-rl` get; a build without CUDA is much smaller.
+TORCH ?= torch
 
 BIN := .venv/bin
 READY := .venv/.ready
+BENCH := .venv-bench
 SOURCES := src tests benchmarks docs
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results docs lock clean
+.PHONY: help demo test test-slow check bench bench-rl results docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -19,6 +22,7 @@ help:
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
+	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make docs       write what commands print now into README and docs"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
@@ -44,6 +48,10 @@ check: $(READY)
 bench: $(READY)
 	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
 
+bench-rl: $(BENCH)/.ready
+	$(BENCH)/bin/python benchmarks/rl/race.py
+	$(BENCH)/bin/python docs/results.py
+
 results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json
 	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
@@ -59,6 +67,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# Torch must not get into the environment of the tests. It wants an older mpmath than they have.
+$(BENCH)/.ready: pyproject.toml constraints.txt
+	@test -x $(BENCH)/bin/pip || $(PYTHON) -m venv --clear $(BENCH) || { echo "$(NO_VENV)" >&2; exit 1; }
+	mkdir -p build && grep -v '^mpmath==' constraints.txt > build/bench-constraints.txt
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c build/bench-constraints.txt $(TORCH) -e '.[bench,gym,data]'
+	@touch $@
+
 # From an environment of its own, so that nothing installed by hand gets in.
 lock:
 	rm -rf build/lock
@@ -69,5 +84,5 @@ lock:
 	rm -rf build/lock
 
 clean:
-	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -24,7 +24,7 @@ from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
 from dpfuse.training.pathwise import Fitted, over_designs
-from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser
+from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO, Optimisation
 
@@ -45,7 +45,7 @@ def fit(
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
     joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, _joint_loss), structure))
-    play = _Play(structure, settings, mesh, len(keys))
+    play = Play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
     agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.fusion_weight, key=keys)
     joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
@@ -63,8 +63,7 @@ def fit(
                 networks, joint_state, constants, sampler.draw(), (step_keys, agents.log_spread)
             )
             average = mix(average, networks, (number - 1) * per_round + update + 1)
-        ceiling = settings.spread * (settings.final_spread / settings.spread) ** (number / settings.num_rounds)
-        agents = eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, np.log(ceiling)))
+        agents = narrow(agents, settings, number)
         pool = play.collect(networks, constants, sampler)
         agents, agent_state = play.improve(
             networks, constants, agents, agent_state, pool, _fold(keys, number, per_round)
@@ -125,7 +124,7 @@ def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
     return with_keys
 
 
-class _Play:
+class Play:
     """The half of a round that changes g, compiled once: the pool of episodes and PPO over it."""
 
     def __init__(self, structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> None:
