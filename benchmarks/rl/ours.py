@@ -22,8 +22,8 @@ from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO
 
-# As in training, but with shorter rounds, to look more often.
-SETTINGS = PPO(num_iterations=4)
+# Looking less far ahead is quicker while f and E stay as they are; rounds are short, to look often.
+SETTINGS = PPO(gae=0.97, num_rounds=40, num_iterations=2)
 BATCH = 16
 
 
