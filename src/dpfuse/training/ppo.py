@@ -95,7 +95,8 @@ def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
     """The agents in round `number`: the bound on their spread falls geometrically from the first round to the last."""
     share = min(1.0, number / settings.num_rounds)
     ceiling = settings.spread * (settings.final_spread / settings.spread) ** share
-    return eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, float(np.log(ceiling))))
+    log_spread = jnp.minimum(agents.log_spread, float(np.log(ceiling)))
+    return cast(Agent, eqx.tree_at(lambda a: a.log_spread, agents, log_spread))
 
 
 def departures(fusion_weight: FusionWeight, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
