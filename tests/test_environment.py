@@ -22,7 +22,7 @@ from dpfuse.policy.rollout import Crowd, close_loop
 from dpfuse.privacy.budget import squared_steps
 from dpfuse.privacy.release import to_grid
 
-HORIZON, NUM_ENVS, COUNT = 6, 16, 1024
+HORIZON, NUM_ENVS, COUNT = 6, 16, 256
 # Two-sided, for a false alarm once in a million.
 Z = 4.9
 
