@@ -6,16 +6,19 @@ UPDATES ?=
 # The folder of the NGSIM files; by default what DPFUSE_DATA says. JOBS: pieces of the case study at once, on a GPU.
 DATA ?=
 JOBS ?= 1
+# Which torch the peers of `make bench-rl` get; a build without CUDA is much smaller.
+TORCH ?= torch
 
 BIN := .venv/bin
 READY := .venv/.ready
+BENCH := .venv-bench
 SOURCES := src tests benchmarks docs experiments
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench results us101 us101-quick us101-record optimality audit baselines docs lock
-.PHONY: clean
+.PHONY: help demo test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit
+.PHONY: docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -24,6 +27,7 @@ help:
 	@echo "make check      format, lint, types and the quick tests"
 	@echo "make bench      time training and the live step; results in benchmarks/results"
 	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
+	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
 	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
@@ -56,6 +60,10 @@ bench: $(READY)
 baselines: $(READY)
 	$(BIN)/python experiments/baselines/run.py $(if $(UPDATES),--updates $(UPDATES))
 
+bench-rl: $(BENCH)/.ready
+	$(BENCH)/bin/python benchmarks/rl/race.py
+	$(BENCH)/bin/python docs/results.py
+
 results: demo bench
 	cp out/demo/report.json benchmarks/results/demo.json
 	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
@@ -87,6 +95,13 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+# Torch must not get into the environment of the tests. It wants an older mpmath than they have.
+$(BENCH)/.ready: pyproject.toml constraints.txt
+	@test -x $(BENCH)/bin/pip || $(PYTHON) -m venv --clear $(BENCH) || { echo "$(NO_VENV)" >&2; exit 1; }
+	mkdir -p build && grep -v '^mpmath==' constraints.txt > build/bench-constraints.txt
+	$(BENCH)/bin/python -m pip install --quiet --disable-pip-version-check -c build/bench-constraints.txt $(TORCH) -e '.[bench,gym,data]'
+	@touch $@
+
 # From an environment of its own, so that nothing installed by hand gets in.
 lock:
 	rm -rf build/lock
@@ -97,5 +112,5 @@ lock:
 	rm -rf build/lock
 
 clean:
-	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

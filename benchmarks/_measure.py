@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -51,11 +51,18 @@ def summarise(seconds: list[float]) -> Timing:
     return Timing(float(np.median(ms)), float(ms.min()), float(np.quantile(ms, 0.99)), len(ms))
 
 
-def write_results(name: str, results: dict[str, Any]) -> None:
-    """Print the results and keep them in results/NAME.json, with the machine and the versions."""
+def write_results(
+    name: str, results: dict[str, Any], *, command: str | None = None, packages: Sequence[str] = ()
+) -> None:
+    """Print the results and keep them in results/NAME.json, with the machine and the versions, of `packages` too."""
     machine = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()}
-    versions = {package: version(package) for package in ("jax", "equinox", "numpy", "opendp")}
-    results = {"command": f"python benchmarks/{name}.py", "machine": machine, "versions": versions, **results}
+    versions = {package: version(package) for package in ("jax", "equinox", "numpy", "opendp", *packages)}
+    results = {
+        "command": command or f"python benchmarks/{name}.py",
+        "machine": machine,
+        "versions": versions,
+        **results,
+    }
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
     print(json.dumps(results, indent=2))

@@ -1,4 +1,4 @@
-"""The results that README quotes: written into it from the results files by `make results`."""
+"""The results that README and docs quote: written into them from the results files by `make results`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
+README, ENVIRONMENT = ROOT / "README.md", ROOT / "docs/environment.md"
 RESULTS = ROOT / "benchmarks/results"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
 _US101 = re.compile(r"(?<=<!-- us101 -->\n).*?(?=<!-- /us101 -->)", re.S)
+_RACE = re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- /race -->)", re.S)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -76,10 +77,39 @@ def _ratio(paired: dict[str, Any] | None) -> str:
     return f"{paired['ratio']:.2f} ({paired['ci95'][0]:.2f} to {paired['ci95'][1]:.2f})" if paired else ""
 
 
+def race() -> str:
+    """The part of docs/environment.md that quotes the race against Stable-Baselines3."""
+    rl = read("rl")
+    peer, names = rl["peer"], ("wall_s", "cpu_s")
+    table = [
+        f"| error of Stable-Baselines3 ({peer['setting']}) | (veh/km)^2 | it first had it after | ours after | its "
+        "whole time over ours | by processor time |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, target in rl["targets"].items():
+        wall, cpu = (target[clock] for clock in names)
+        cells = [name, f"{target['error']:.1f}", f"{wall['peer']:.0f} s", f"{_several(wall['ours'])} s"]
+        table.append(f"| {' | '.join([*cells, *(_several(clock['times_sooner']) for clock in (wall, cpu))])} |")
+    trials = ", ".join(f"{name} {trial['error']:.0f}" for name, trial in rl["trials"].items())
+    return (
+        "\n".join(table)
+        + f"\n\nOurs with three seeds, {rl['ours'][0]['curve']['wall_s'][-1]:.0f} s each; the lowest errors are "
+        + f"{_several([ours['error'] for ours in rl['ours']])}, even spending has {rl['even_spending']:.0f}. "
+        + f"Stable-Baselines3 had {peer['wall_s']:.0f} s, {peer['cpu_s']:.0f} s of them on a processor; the rest went "
+        + f"to other work of the machine. The lowest errors in the trials of its settings: {trials}. "
+        + "*`make bench-rl`, kept in [../benchmarks/results/rl.json](../benchmarks/results/rl.json).*\n"
+    )
+
+
+def _several(values: list[float | None]) -> str:
+    return ", ".join("never" if value is None else f"{value:.0f}" for value in values)
+
+
 def main() -> None:
-    """Write the results into README."""
+    """Write the results into README and docs."""
     text = _BLOCK.sub(lambda _: quoted(), README.read_text())
     README.write_text(_US101.sub(lambda _: quoted_us101(), text))
+    ENVIRONMENT.write_text(_RACE.sub(lambda _: race(), ENVIRONMENT.read_text()))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ ALLOWED = {
     "optimal": BASE | {"privacy", "systems", "policy"},
     "baselines": BASE | {"privacy", "evaluation"},
     "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "__init__"},
+    "gym": BASE,
     "__init__": BASE | {"policy", "training", "evaluation"},
 }
 

@@ -1,4 +1,4 @@
-"""README quotes the results files, and the results files show what the project promises."""
+"""README and docs quote the results files, and the results files show what the project promises."""
 
 from __future__ import annotations
 
@@ -13,6 +13,19 @@ def test_readme_quotes_the_results_files():
     readme = (ROOT / "README.md").read_text()
     assert RESULTS["quoted"]() in readme
     assert RESULTS["quoted_us101"]() in readme
+
+
+def test_the_page_on_the_environment_quotes_the_race():
+    assert RESULTS["race"]() in (ROOT / "docs/environment.md").read_text()
+
+
+def test_ours_wins_the_race_of_record():
+    """It has what the peer has after twenty minutes ten times sooner, by either clock and with every seed."""
+    race = RESULTS["read"]("rl")
+    after = race["targets"]["after its whole time (last minute)"]
+    assert min(after[clock]["times_sooner"][seed] for clock in ("wall_s", "cpu_s") for seed in range(3)) >= 10
+    assert race["peer"]["wall_s"] >= 1190
+    assert round(race["peer"]["error"], 2) == min(race["peer"]["curve"]["error"])
 
 
 def test_the_demo_of_record_shows_what_it_must():

@@ -27,7 +27,7 @@ from dpfuse.policy.structure import Structure
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
 HEADROOM = 2.0**-12
 # exp() of a departure from even spending stays finite.
-_LARGEST_DEPARTURE = 12.0
+LARGEST_DEPARTURE = 12.0
 
 
 class Networks(eqx.Module):
@@ -164,24 +164,34 @@ def choose_weight(
     structure = policy.structure
     hidden, departure = policy.networks.fusion_weight(public.fusion_hidden, observe(policy, public), public.step_index)
     departure = departure + exploration
-    odds = jnp.exp(jnp.clip(departure, -_LARGEST_DEPARTURE, _LARGEST_DEPARTURE))
     if not structure.is_private:
-        weight = jnp.ones_like(odds)
+        weight = jnp.ones_like(departure)
     elif structure.accounting == "individual":
-        share = jnp.minimum(1.0, odds / structure.expected_stay)
+        share = jnp.minimum(1.0, _odds(departure) / structure.expected_stay)
         weight = jnp.sqrt(share * usable_budget(policy) / structure.charge_factor)
     else:
-        weight = _sqrt(_share_of_rest(structure, public, odds) * public.budget_left / structure.charge_factor)
+        weight = weight_for(policy, public, share_of_rest(policy, public, departure))
     return public._replace(fusion_hidden=hidden), weight
 
 
-def _share_of_rest(structure: Structure, public: Public, odds: Float[Array, " streams"]) -> Float[Array, " streams"]:
-    """The even share 1 / (steps left), moved by `odds`; the last step takes all that is left."""
+def share_of_rest(policy: Policy, public: Public, departure: Float[Array, " streams"]) -> Float[Array, " streams"]:
+    """The even share 1 / (steps left), its odds moved by `departure`; the last step takes all that is left."""
+    structure = policy.structure
     assert structure.horizon is not None  # total accounting has an end
     steps_left = jnp.maximum(structure.horizon - public.step_index, 1).astype(jnp.float32)
     if structure.policy == "constant":
-        return jnp.broadcast_to(1.0 / steps_left, odds.shape)
+        return jnp.broadcast_to(1.0 / steps_left, departure.shape)
+    odds = _odds(departure)
     return odds / (odds + (steps_left - 1))
+
+
+def weight_for(policy: Policy, public: Public, share: Float[Array, " streams"]) -> Float[Array, " streams"]:
+    """The fusion weight that spends this share, in [0, 1], of what is left to each stream (total accounting)."""
+    return _sqrt(share * public.budget_left / policy.structure.charge_factor)
+
+
+def _odds(departure: Float[Array, " streams"]) -> Float[Array, " streams"]:
+    return jnp.exp(jnp.clip(departure, -LARGEST_DEPARTURE, LARGEST_DEPARTURE))
 
 
 def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y"], Bool[Array, "*rows"]]:

@@ -23,7 +23,7 @@ from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
 from dpfuse.training.best import Best, Fitted, Watch
 from dpfuse.training.pathwise import over_designs
-from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser
+from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO, Optimisation
 
@@ -44,8 +44,8 @@ def fit(
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
     joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, _joint_loss), structure))
-    hear = _make_hear(structure, mesh, len(keys))
-    play = _make_play(structure, settings, mesh, len(keys))
+    hear = make_hear(structure, mesh, len(keys))
+    play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
     agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.fusion_weight, key=keys)
     joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
@@ -61,9 +61,8 @@ def fit(
             spread = jnp.exp(agents.log_spread) if settings.joint_exploration else jnp.zeros(len(keys))
             networks, joint_state, _ = joint(networks, joint_state, constants, sampler.draw(), (step_keys, spread))
             average = mix(average, networks, (number - 1) * per_round + update + 1)
-        ceiling = settings.spread * (settings.final_spread / settings.spread) ** (number / settings.num_rounds)
-        agents = eqx.tree_at(lambda a: a.log_spread, agents, jnp.minimum(agents.log_spread, np.log(ceiling)))
-        pool = _collect(partial(hear, networks, constants), sampler, settings.num_episodes)
+        agents = narrow(agents, settings, number)
+        pool = collect(partial(hear, networks, constants), sampler, settings.num_episodes)
         round_keys = _fold(keys, number, per_round)
         agents, agent_state = play(networks, constants, agents, agent_state, pool, round_keys)
         networks, average = (
@@ -113,7 +112,7 @@ def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
     return with_keys
 
 
-def _make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[Networks, Constants, Windows], Pool]:
+def make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[Networks, Constants, Windows], Pool]:
     """What the sensors in a batch of windows have to say, for each design; leaves lead with devices and designs."""
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
@@ -131,7 +130,7 @@ def _make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[
     return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=batch, check_vma=False))
 
 
-def _collect(hear: Callable[[Windows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
+def collect(hear: Callable[[Windows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
     """Episodes from fresh windows, at least so many."""
     parts = [hear(sampler.draw())]
     per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
@@ -140,7 +139,7 @@ def _collect(hear: Callable[[Windows], Pool], sampler: Sampler, num_episodes: in
     return pool
 
 
-def _make_play(structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> Callable[..., tuple[Agent, Any]]:
+def make_play(structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> Callable[..., tuple[Agent, Any]]:
     """PPO of all designs: the iterations of one round, the episodes shared out over the devices."""
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 

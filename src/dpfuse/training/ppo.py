@@ -22,6 +22,7 @@ from typing import NamedTuple, cast
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
@@ -82,12 +83,20 @@ def make_agent(structure: Structure, fusion_weight: FusionWeight, settings: PPO,
     """An agent that starts from `fusion_weight`."""
     num_inputs = structure.dimension + 3 + 2 * structure.num_states
     cost_to_go = CostToGo(num_inputs, settings.critic_size, key=key)
-    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread)), cost_to_go)
+    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread, jnp.float32)), cost_to_go)
 
 
 def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
     """Adam, its gradient clipped."""
     return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(settings.learning_rate))
+
+
+def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
+    """The agents in round `number`: the bound on their spread falls geometrically from the first round to the last."""
+    share = min(1.0, number / settings.num_rounds)
+    ceiling = settings.spread * (settings.final_spread / settings.spread) ** share
+    log_spread = jnp.minimum(agents.log_spread, float(np.log(ceiling)))
+    return cast(Agent, eqx.tree_at(lambda a: a.log_spread, agents, log_spread))
 
 
 def departures(fusion_weight: FusionWeight, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:

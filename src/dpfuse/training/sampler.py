@@ -42,21 +42,22 @@ class Sampler:
         self.num_shards = max(n for n in range(1, num_devices + 1) if batch_size % n == 0)
         self._shape = (self.num_shards, batch_size // self.num_shards)
         self._rng = np.random.default_rng(seed)
-        rows = [max(len(shard.window) for shard in self._cut()) for _ in range(_LOOKS)]
+        rows = [max(len(shard.window) for shard in self._cut(self._rng)) for _ in range(_LOOKS)]
         self._num_rows = _round_up(float(np.mean(rows) + _MARGIN * np.std(rows)))
 
-    def draw(self) -> Windows:
-        """A batch, with a leading axis for the shards."""
-        shards = self._cut()
+    def draw(self, rng: np.random.Generator | None = None) -> Windows:
+        """A batch, with a leading axis for the shards, by the sampler's own chance or another one."""
+        rng = self._rng if rng is None else rng
+        shards = self._cut(rng)
         largest = max(len(shard.window) for shard in shards)
         if largest > self._num_rows:
             self._num_rows = _round_up(_GROWTH * largest)
         windows = stack([pad_rows(shard, self._num_rows) for shard in shards])
-        return spend_partly(windows, self._rng) if self._partly_spent else windows
+        return spend_partly(windows, rng) if self._partly_spent else windows
 
-    def _cut(self) -> list[Windows]:
-        run = self._rng.integers(self._data.num_runs, size=self._shape)
-        start = self._rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
+    def _cut(self, rng: np.random.Generator) -> list[Windows]:
+        run = rng.integers(self._data.num_runs, size=self._shape)
+        start = rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
         return [cut(self._data, *at, self._window) for at in zip(run, start, strict=True)]
 
 

@@ -1,0 +1,92 @@
+"""What both sides race on: a design whose f and E stay as they are, training windows, and one way to validate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import numpy as np
+
+import dpfuse
+import dpfuse.data
+from dpfuse.policy.rollout import Windows, add_up, draw_noise, listen
+from dpfuse.policy.step import make_networks
+from dpfuse.systems import freeway
+from dpfuse.training.environment import Episodes
+from dpfuse.training.sampler import spaced_windows
+from dpfuse.training.settings import PPO
+
+STEPS, REPORTING = 100, 0.3
+PROMISE = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one")
+# f and E see explored weights, as in the first round of Algorithm 2.
+JOINT = dpfuse.Optimisation(num_updates=1000)
+FIRST_ROUND = PPO(num_rounds=1, num_iterations=1, num_episodes=16, num_epochs=1)
+VALIDATION_WINDOWS, VALIDATION_DRAWS = 128, 4
+
+
+class Problem(NamedTuple):
+    """The spending problem: a design that spends evenly, and recordings to train and to validate on."""
+
+    design: dpfuse.Design
+    training: dpfuse.Trajectories
+    validation: dpfuse.Trajectories
+
+
+def data_name() -> str:
+    """US-101 where its files are named, else the simulated freeway."""
+    return "us101" if os.environ.get("DPFUSE_DATA") else "freeway"
+
+
+def read_problem(folder: Path) -> Problem:
+    """The problem; its design is kept in the folder."""
+    recording = dpfuse.data.us101() if data_name() == "us101" else freeway.simulate(seed=0)
+    training, validation, _ = recording.sample_sensors(REPORTING, seed=0).split()
+    kept = folder / "design.dpfuse"
+    if not kept.exists():
+        make_design(training, validation).save(kept)
+    return Problem(dpfuse.load(kept), training, validation)
+
+
+def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) -> dpfuse.Design:
+    """A design of Algorithm 2's first round with a g that has learned nothing: it spends evenly."""
+    design = dpfuse.train(
+        training,
+        validation,
+        PROMISE,
+        method="ppo",
+        horizon=STEPS,
+        optimisation=JOINT,
+        ppo=FIRST_ROUND,
+        progress=True,
+    )
+    fresh = make_networks(design.structure, jax.random.key(1)).fusion_weight
+    policy = eqx.tree_at(lambda p: p.networks.fusion_weight, design.policy, fresh)
+    return dpfuse.Design(policy, design.guarantee, design.interval_s, design.training)
+
+
+def validation_episodes(problem: Problem) -> Episodes:
+    """The windows that both sides are judged on, each with several draws of noise, the same every time."""
+    policy = problem.design.policy
+    windows = spaced_windows(problem.validation, STEPS, VALIDATION_WINDOWS)
+
+    @jax.jit
+    def prepare(windows: Windows) -> Episodes:
+        features = add_up(listen(policy, windows), windows.state.shape[1]).features
+        keys = jax.random.split(jax.random.key(0), VALIDATION_DRAWS)
+        noise = [draw_noise(policy.structure, windows, key) for key in keys]
+        repeat = (1, VALIDATION_DRAWS, 1)
+        return Episodes(
+            jax.numpy.tile(features, repeat),
+            jax.numpy.concatenate(noise, axis=1),
+            jax.numpy.tile(windows.state, repeat),
+        )
+
+    return jax.block_until_ready(prepare(jax.device_put(windows)))
+
+
+def units(problem: Problem) -> float:
+    """What turns a squared error in standard units into (veh/km)^2."""
+    return float(np.mean(np.square(problem.design.policy.constants.state_std)))

@@ -1,0 +1,257 @@
+"""The spending problem as Gymnasium environments: a step is a release, the action is what to spend on it.
+
+The recurrent filter f and the estimator E are those of a finished design, and its g is left aside: whoever acts takes
+its place. An episode is a window of a recording, from the first release to the last. What is observed is what g reads
+(`observe`), all of it public. The reward is minus the squared error in standard units, averaged over the coordinates of
+the state: it depends on the true state, so an environment is for training, on data that is public or simulated.
+
+With f fixed and total accounting, only the sum of the features matters: it is computed when an episode begins, and a
+step is the public part of Algorithm 1 alone. Environments made together are in the same step of their episodes.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from jaxtyping import Array, Float
+from numpy.typing import ArrayLike, NDArray
+
+from dpfuse import _check
+from dpfuse.policy.design import Design
+from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.rollout import Windows, add_up, listen
+from dpfuse.policy.step import (
+    LARGEST_DEPARTURE,
+    Policy,
+    Public,
+    estimate,
+    init_public,
+    observe,
+    share_of_rest,
+    usable_budget,
+    weight_for,
+)
+from dpfuse.policy.structure import Structure
+from dpfuse.training.sampler import Sampler
+from dpfuse.types import Trajectories
+
+ActionKind = Literal["share", "departure"]
+
+
+class Episodes(NamedTuple):
+    """What episodes side by side will meet, whatever is done: sums of features, release noise and true states."""
+
+    features: Float[Array, "K envs d"]
+    noise: Float[Array, "K envs d"]
+    state: Float[Array, "K envs n_x"]
+
+
+class Outcome(NamedTuple):
+    """What one step brought.
+
+    Attributes:
+        observed: what g would read next.
+        reward: minus the squared error.
+        fusion_weight: of the release.
+        budget_left: as a share of the whole.
+    """
+
+    observed: Float[AnyArray, "envs inputs"]
+    reward: Float[AnyArray, " envs"]
+    fusion_weight: Float[AnyArray, " envs"]
+    budget_left: Float[AnyArray, " envs"]
+
+
+@partial(jax.jit, static_argnames="kind")
+def advance(
+    policy: Policy, public: Public, episodes: Episodes, action: Float[Array, " envs"], kind: ActionKind = "share"
+) -> tuple[Public, Outcome]:
+    """One release of every episode; `action` as in `SpendingVectorEnv`, within its bounds."""
+    now = public.step_index
+    share = action if kind == "share" else share_of_rest(policy, public, action)
+    weight = weight_for(policy, public, share)
+    released = episodes.noise[now] + weight[:, None] * episodes.features[now]
+    public, (mean, _) = estimate(policy, public, weight, released)
+    error = (mean - episodes.state[now]) / policy.constants.state_std[None]
+    left = public.budget_left / usable_budget(policy)
+    return public, Outcome(observe(policy, public), -jnp.mean(error**2, axis=-1), weight, left)
+
+
+class Game:
+    """Episodes of a design over a recording, drawn at random and played side by side.
+
+    Args:
+        design: its f and E are used.
+        recording: where windows are drawn from; at least as long as the design's horizon.
+        num_envs: episodes side by side.
+        kind: what an action means, see `SpendingVectorEnv`.
+    """
+
+    def __init__(self, design: Design, recording: Trajectories, num_envs: int, kind: ActionKind) -> None:
+        _check.is_one_of("action", kind, ("share", "departure"))
+        horizon = _check_design(design, recording)
+        self._policy, self._horizon, self._kind = design.policy, horizon, kind
+        self._sampler = Sampler(recording, horizon, _check.is_count("num_envs", num_envs))
+        self._steps_left = 0
+        self._num_envs = num_envs
+        self._low, self._high = (0.0, 1.0) if kind == "share" else (-LARGEST_DEPARTURE, LARGEST_DEPARTURE)
+        self.action_space = gymnasium.spaces.Box(self._low, self._high, (1,), np.float32)
+        self.observation_space = _observation_space(design.structure)
+
+    @property
+    def is_over(self) -> bool:
+        return self._steps_left == 0
+
+    def begin(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Draw new windows and noise; what is observed before the first release."""
+        windows = jax.tree.map(lambda leaf: leaf[0], self._sampler.draw(rng))
+        shape = (self._horizon, self._num_envs, self._policy.structure.dimension)
+        noise = rng.standard_normal(shape, np.float32)
+        self._episodes = Episodes(_hear(self._policy, windows), jnp.asarray(noise), jnp.asarray(windows.state))
+        self._public, observed = _start(self._policy, self._num_envs)
+        self._steps_left = self._horizon
+        return np.array(observed)
+
+    def step(self, actions: ArrayLike) -> Outcome:
+        """One release of every episode, as NumPy arrays of the caller's own."""
+        if self.is_over:
+            raise RuntimeError("an episode must have begun and not be over; call reset() first")
+        values = np.asarray(actions, np.float32)
+        if values.size != self._num_envs:
+            raise ValueError(f"actions must be {self._num_envs}, one for each environment, got {values.size}")
+        if not np.isfinite(values).all():
+            raise ValueError("actions must be finite, got NaN or infinity; look for a policy that has diverged")
+        clipped = np.clip(values.reshape(self._num_envs), self._low, self._high)
+        self._public, outcome = advance(self._policy, self._public, self._episodes, clipped, self._kind)
+        self._steps_left -= 1
+        return Outcome(*map(np.array, outcome))
+
+
+class SpendingVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.float32], NDArray[Any]]):
+    """Many episodes side by side, in one compiled step.
+
+    Made by `gymnasium.make_vec("dpfuse/Spending-v0", num_envs=..., design=..., recording=...)`. All episodes have as
+    many steps as the design has releases, so all of them end at once.
+
+    Args:
+        num_envs: episodes side by side.
+        design: with total accounting and a policy that is not constant; its f and E are used, its g is not.
+        recording: where windows are drawn from.
+        action: what an action means. `share`: the share of the budget left, in [0, 1]. `departure`: how far to depart
+            from even spending, in log-odds of that share, 0 for the share 1 / (steps left); the last release then
+            takes all that is left. Finite values outside are clipped, others are refused.
+        autoreset_mode: Gymnasium's: a new episode begins with the step after the last one, or with the last one.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        design: Design,
+        recording: Trajectories,
+        action: ActionKind = "share",
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        self._game = Game(design, recording, num_envs, action)
+        self._mode = AutoresetMode(autoreset_mode)
+        if self._mode == AutoresetMode.DISABLED:
+            raise ValueError("autoreset_mode must be NextStep or SameStep: all episodes end at once")
+        self.metadata = {"autoreset_mode": self._mode, "render_modes": []}
+        self.num_envs = num_envs
+        self.single_action_space, self.single_observation_space = self._game.action_space, self._game.observation_space
+        self.action_space = gymnasium.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.observation_space = gymnasium.vector.utils.batch_space(self.single_observation_space, num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._game.begin(self.np_random), {}
+
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+        none = np.zeros(self.num_envs, bool)
+        if self._game.is_over and self._mode == AutoresetMode.NEXT_STEP and self._np_random is not None:
+            return self._game.begin(self.np_random), np.zeros(self.num_envs), none, none.copy(), {}
+        outcome = self._game.step(actions)
+        observed, info = np.asarray(outcome.observed), self._masked(_info(outcome))
+        is_over = self._game.is_over
+        if is_over and self._mode == AutoresetMode.SAME_STEP:
+            final = np.empty(self.num_envs, object)
+            final[:] = list(observed)
+            info = self._masked({"final_obs": final, "final_info": info})
+            observed = self._game.begin(self.np_random)
+        return observed, np.asarray(outcome.reward, np.float64), none | is_over, none, info
+
+    def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Gymnasium's way to say that every environment has an entry."""
+        return info | {f"_{name}": np.ones(self.num_envs, bool) for name in info}
+
+
+class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
+    """A single episode at a time, for what cannot use many; arguments as for `SpendingVectorEnv`."""
+
+    def __init__(self, design: Design, recording: Trajectories, action: ActionKind = "share") -> None:
+        self._game = Game(design, recording, 1, action)
+        self.action_space, self.observation_space = self._game.action_space, self._game.observation_space
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._game.begin(self.np_random)[0], {}
+
+    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        outcome = self._game.step(action)
+        info = {name: float(value[0]) for name, value in _info(outcome).items()}
+        return np.asarray(outcome.observed)[0], float(outcome.reward[0]), self._game.is_over, False, info
+
+
+@jax.jit
+def _hear(policy: Policy, windows: Windows) -> Float[Array, "K envs d"]:
+    return add_up(listen(policy, windows), windows.state.shape[1]).features
+
+
+@partial(jax.jit, static_argnums=1)
+def _start(policy: Policy, num_envs: int) -> tuple[Public, Float[Array, "envs inputs"]]:
+    public = init_public(policy, num_envs)
+    return public, observe(policy, public)
+
+
+def _info(outcome: Outcome) -> dict[str, Any]:
+    return {"fusion_weight": outcome.fusion_weight, "budget_left": outcome.budget_left}
+
+
+def _check_design(design: Design, recording: Trajectories) -> int:
+    """The horizon, if the design and the recording make a spending problem."""
+    structure = design.structure
+    if not structure.is_private or structure.accounting != "total" or structure.policy == "constant":
+        raise ValueError(
+            "design must have a guarantee with total accounting and a policy that is not constant: individual accounts "
+            "leave no budget that an action could be a share of, and a constant design reads no clock"
+        )
+    assert structure.horizon is not None  # total accounting has an end
+    given = recording.state.shape[-1], recording.measurements.shape[-1]
+    if given != (structure.num_states, structure.num_channels):
+        expected = structure.num_states, structure.num_channels
+        raise ValueError(f"recording must have the (states, channels) of the design, {expected}, got {given}")
+    if recording.num_steps < structure.horizon:
+        raise ValueError(
+            f"recording must have runs of at least the design's {structure.horizon} steps, got {recording.num_steps}"
+        )
+    return structure.horizon
+
+
+def _observation_space(structure: Structure) -> gymnasium.spaces.Box:
+    """Bounds of what `observe` gives: release, reliability, the estimate with its spread, clock and budget left."""
+    any_number, positive, share = (-np.inf, np.inf), (0.0, np.inf), (0.0, 1.0)
+    each = [any_number] * structure.dimension + [share]
+    each += [any_number] * structure.num_states + [positive] * structure.num_states + [share] * 2
+    low, high = np.array(each, np.float32).T
+    return gymnasium.spaces.Box(low, high, dtype=np.float32)
