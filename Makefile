@@ -17,8 +17,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit
-.PHONY: docs lock clean
+.PHONY: help demo test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -29,8 +28,9 @@ help:
 	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
 	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
-	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU); us101-quick: one budget and seed"
-	@echo "make us101-record  keep what make us101 found in experiments/us101 and quote it there"
+	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU, minutes on a GPU); out/us101"
+	@echo "make us101-quick one budget and one seed of it, 12 minutes"
+	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
 	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
 	@echo "make docs       write what commands print now into README and docs"

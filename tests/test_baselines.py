@@ -259,6 +259,17 @@ class TestMaps:
         # The columns' own norms, not their roots, would be another diagonal, and a worse one.
         assert best < error(np.diag(np.linalg.norm(work, axis=0)))
 
+    def test_who_can_only_add_is_the_exception_where_differences_are_read(self):
+        """The sum moves by u in {0, 1}^2; negative entries of X = C^T C are free, and help to read a difference."""
+        work = np.array([[1.0, -1.0]])
+        moves = np.array(list(itertools.product([0, 1], repeat=2)))
+
+        def error(gram):
+            return np.trace(work.T @ work @ np.linalg.inv(gram)) * max(move @ gram @ move for move in moves)
+
+        correlated, strategy = np.array([[0.5, -0.4], [-0.4, 0.5]]), best_strategy(work)
+        assert error(correlated) < 0.6 * error(strategy.T @ strategy)
+
     @pytest.mark.slow
     def test_jax_privacy_finds_the_same_strategy(self):
         from jax_privacy.matrix_factorization import dense

@@ -34,7 +34,7 @@ def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[
     """Our designs by name and budget; those already in the folder are read."""
     designs: dict[str, dict[float, dpfuse.Design]] = {}
     for name, (policy, accounting) in DESIGNS.items():
-        files = {budget: folder / f"{system}-{name}-{budget}.dpfuse" for budget in BUDGETS}
+        files = {budget: folder / f"{system}-{name}-{budget}-{updates}.dpfuse" for budget in BUDGETS}
         if not all(file.exists() for file in files.values()):
             made = dpfuse.train_many(
                 parts.training,

@@ -126,7 +126,7 @@ def sensitivity() -> list[Piece]:
 
 
 def ablation() -> list[Piece]:
-    """Algorithm 2 with one departure from the paper undone at a time."""
+    """Algorithm 2 as it is, and with one choice made otherwise at a time."""
     changes: list[dict[str, Any]] = [{}, {"paired": False}, {"gae": 0.95}, {"spread": 0.5, "final_spread": 0.2}]
     changes.append({"joint_exploration": False})
     return [Piece(kind="ppo", budgets=HEADLINE, num_seeds=3, ppo=change) for change in changes]

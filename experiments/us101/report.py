@@ -14,13 +14,11 @@ import figures
 import numpy as np
 import pieces
 from numpy.typing import NDArray
-from pieces import ADJACENCIES, HEADLINE, ORDER, Piece
+from pieces import ADJACENCIES, HEADLINE, Piece
 
 from dpfuse.evaluation.bootstrap import block_interval
-from dpfuse.privacy.conversion import gdp_epsilon
 
 INTERVAL_S = 0.2
-DELTA = 1e-5
 # One piece of evidence: 30 s of the short test part (nine of them), 3 minutes, the length of a wave, of the folds.
 BLOCK_S, FOLD_BLOCK_S = 30.0, 180.0
 
@@ -31,7 +29,6 @@ class Evidence:
     def __init__(self, folder: Path, piece: Piece, num_folds: int | None = None) -> None:
         numbers: list[int | None] = [piece.fold] if num_folds is None else list(range(num_folds))
         parts = [_read(folder, replace(piece, fold=number)) for number in numbers]
-        self.piece, self.dimension = piece, parts[0]["dimension"]
         self.designs = {
             budget: [[d for d in part["designs"] if d["budget"] == budget] for part in parts]
             for budget in dict.fromkeys(design["budget"] for design in parts[0]["designs"])
@@ -66,7 +63,8 @@ class Evidence:
         }
         if budget is not None:
             over = [not d["within_budget"] for of_fold in self.designs[budget] for d in of_fold]
-            row |= {"most_spent": max(spent), "num_over_budget": sum(over), "epsilon": self.epsilon(budget)}
+            epsilon = self.designs[budget][0][0]["epsilon"]
+            row |= {"most_spent": max(spent), "num_over_budget": sum(over), "epsilon": epsilon}
         if reference is not None and reference is not self:
             pairs = np.stack([own, reference.errors(budget)], axis=1)
             row |= {
@@ -75,11 +73,6 @@ class Evidence:
                 "difference_ci95": _interval(pairs, self.blocks, lambda m: m[:, 0] - m[:, 1]),
             }
         return row
-
-    def epsilon(self, budget: float) -> float:
-        """Epsilon at `DELTA` by the exact Gaussian curve, discrete noise included."""
-        coordinates = self.dimension * (self.piece.horizon or 1)
-        return gdp_epsilon(ORDER, budget, DELTA, coordinates)
 
     def rows(self, reference: Evidence | None = None) -> list[dict[str, Any]]:
         return [self.row(budget, reference) for budget in self.designs]

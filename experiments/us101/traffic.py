@@ -1,4 +1,4 @@
-"""What the case study trains and tests on: parts of the recording that share no vehicle, and simulated traffic."""
+"""What the case study trains and tests on: parts of the recording that share no step, and simulated traffic."""
 
 from __future__ import annotations
 

@@ -8,8 +8,10 @@ that takes part in every step, that is
 
 X = diag(x) with x_k proportional to |column k of A| solves it for every workload: the problem is convex, X^{-1} A^T A
 X^{-1} has equal entries on the diagonal, and none off it is larger, by Cauchy and Schwarz. So noise that is correlated
-over time gains nothing for sensors that never leave; how much of it each step has does. The Toeplitz root of the prefix
-sums, the usual strategy where everybody takes part once, is tried too.
+over time gains nothing for sensors that never leave and may move the sum either way; how much of it each step has does.
+A sensor that can only add (a count, under remove-one) is charged for the positive X_jk alone; there the same holds for
+workloads whose columns have no negative inner product, such as a filter that smooths, and not for one that takes
+differences. The Toeplitz root of the prefix sums, the usual strategy where everybody takes part once, is tried too.
 """
 
 from __future__ import annotations

@@ -87,7 +87,8 @@ def rollout(
     """Algorithm 1 over every window.
 
     The recurrent filter depends on no release, so its pass over time comes first, by itself; then the loop that closes
-    through the releases is only the small networks. Both use the parts of the one step.
+    through the releases is only the small networks. Both use the parts of the one step, except that with one budget for
+    all the features are added up before the loop: g f_1 + g f_2 = g (f_1 + f_2).
     """
     return close_loop(policy, listen(policy, windows), noise, exploration)
 

@@ -47,7 +47,9 @@ def fit(
     hear = make_hear(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
-    agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.fusion_weight, key=keys)
+    agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(
+        networks.fusion_weight, key=_fold(keys, 0)
+    )
     joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
     networks, constants, agents, joint_state, agent_state, keys = jax.device_put(
         (networks, constants, agents, joint_state, agent_state, keys), everywhere

@@ -9,9 +9,9 @@ With the ratio r of the action's new and old probabilities and its advantage G,
 G is of a cost, so the safe side is the larger one. With f fixed, features are computed once (`listen`), and with total
 accounting only their sum over the sensors matters (`add_up`): an episode is a loop over the small networks alone.
 
-Two choices keep the gradients from drowning in noise. An action's cost is counted from what the same window with the
-same release noise costs when nothing is explored: that difference has the same gradient on average, as neither windows
-nor noise depend on the action. And advantages are generalised (Schulman et al. 2016).
+An action's cost is counted from what the same window with the same release noise costs when nothing is explored. That
+difference has the same gradient on average, as neither windows nor noise depend on the action, and far less variance.
+Advantages can be generalised (Schulman et al. 2016); counted like that, they do best looking all the way ahead.
 """
 
 from __future__ import annotations
