@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from conftest import SOME_CASES, make_design
 from dpfuse import audit, cli, evaluation
 from dpfuse.evaluation.auditing import Bound, Check, attack, epsilon_at_least, to_text
-from dpfuse.evaluation.auditing.noise import check_noise
+from dpfuse.evaluation.auditing.noise import check_live, check_noise
 from dpfuse.evaluation.auditing.runs import run_worlds
 from dpfuse.evaluation.auditing.search import find_pair
 from dpfuse.evaluation.auditing.worlds import (
@@ -294,6 +294,38 @@ class TestPlantedBugs:
         monkeypatch.setattr(release, "add_up", lambda rows: rows.sum(0) + rows[0])
         assert {"distance", "independence", "every run"} <= caught_by(small())
 
+    @pytest.mark.parametrize(
+        ("name", "caught"),
+        [("release", {"live noise"}), ("release_many", {"live noise", "spread", "leakage"})],
+    )
+    def test_a_release_without_noise(self, name, caught):
+        """By a live centre, which draws one step at a time: no run would notice; or by both."""
+
+        def bare(charged):
+            return Release(charged.take(), charged.weight, charged.budget_left)
+
+        own = bare if name == "release" else lambda many: [bare(charged) for charged in many]
+        found = caught_by(small(budget=1.0), plant(lambda step: setattr(step, name, own)), num_runs=100)
+        assert caught <= found
+        assert name == "release_many" or "leakage" not in found
+
+    def test_noise_too_small_by_a_quarter_in_a_live_centre_alone(self):
+        def change(step):
+            def release(charged):
+                exact_sum = charged.undrawn()
+                drawn = step.mechanism.draw(charged)
+                return replace(drawn, value=exact_sum + 3 * (drawn.value - exact_sum) // 4)
+
+            step.release = release
+
+        assert "live noise" in caught_by(small(), plant(change))
+
+    def test_a_release_that_tells_more_than_was_charged_for(self):
+        def change(step):
+            step.release = lambda charged: replace(step.mechanism.draw(charged), weight=charged.weight + 1)
+
+        assert "public spending" in caught_by(small(), plant(change))
+
     def test_float32_noise(self):
         assert "grid" in caught_by(small(), with_mechanism(Float32Noise))
 
@@ -334,6 +366,16 @@ class TestNoise:
         caught = failed(check_noise(np.round(normal * GRID).astype(np.int64)))
         assert "coincidences" in caught
         assert not caught & {"grid", "spread", "shape"}  # its distribution alone would pass
+
+    def test_a_few_live_draws_that_are_too_quiet_do_not_hide_among_many(self, draws):
+        """Where all are checked together they would."""
+        assert check_live(draws[:200]).passed
+        quiet = draws[:200] // 2
+        assert not check_live(quiet).passed
+        assert "spread" not in failed(check_noise(np.concatenate([draws[200:], quiet])))  # but for 1 in 10^6
+
+    def test_nothing_drawn_is_no_noise(self, draws):
+        assert not check_live(draws[:0]).passed
 
     def test_other_faults(self, draws):
         assert "spread" in failed(check_noise((0.95 * draws).astype(np.int64)))
@@ -407,6 +449,16 @@ class TestOutput:
         assert asked == {
             "num_runs": 20, "confidence": 0.99, "delta": 1e-6, "num_steps": 3, "seed": 5, "progress": True,
         }  # fmt: skip
+        assert figure.stat().st_size > 5000
+
+    def test_a_figure_is_not_overwritten_without_being_told(self, command, tmp_path):
+        figure = tmp_path / "audit.png"
+        figure.write_text("mine")
+        result, asked = command("--figure", str(figure))
+        assert result.exit_code == 2 and "--force" in result.output
+        assert not asked and figure.read_text() == "mine"  # nothing was attacked in vain
+        result, _ = command("--figure", str(figure), "--force")
+        assert result.exit_code == 0, result.output
         assert figure.stat().st_size > 5000
 
     def test_a_broken_promise_is_exit_1(self, audited, command):

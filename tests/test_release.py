@@ -309,6 +309,25 @@ class TestDraw:
             with pytest.raises(RuntimeError, match="drawn already"):
                 mechanism.draw(charged)
 
+    def test_no_steps_are_drawn_as_none(self):
+        assert mechanism_for().draw_many([]) == []
+
+    def test_a_step_that_cannot_be_drawn_costs_no_other_its_step(self):
+        mechanism = mechanism_for()
+        good, done = (mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]]) for _ in range(2))
+        long = release.Charged(1, None, np.zeros(1, np.int64), np.zeros(3, np.int64))
+        mechanism.draw(done)
+        for bad, error, message in [
+            ([long], ValueError, "the sum must have shape"),
+            ([done], RuntimeError, "drawn already"),
+            ([good], ValueError, "many must hold each step once"),
+        ]:
+            with pytest.raises(error, match=message):
+                mechanism.draw_many([good, *bad])
+        assert mechanism.draw(good).weight == GRID // 2
+        with pytest.raises(RuntimeError, match="drawn already"):
+            mechanism.draw(good)
+
     def test_saturates_and_never_wraps(self):
         largest = 2**63 - 1
         for _ in range(20):

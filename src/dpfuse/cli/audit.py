@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from dpfuse.cli._files import refuse_overwrite
+
 
 def audit(
     design: Annotated[Path, typer.Argument(help="The design to attack.")],
@@ -17,6 +19,7 @@ def audit(
     steps: Annotated[int | None, typer.Option(help="Releases in a run; by default all that a design makes.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search for a canary; the noise has no seed.")] = 0,
     figure: Annotated[Path | None, typer.Option(help="A PNG: scores and trade-off curves of both attacks.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --figure.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Attack a design and say whether its promise stood.
@@ -29,6 +32,8 @@ def audit(
 
     Example: dpfuse audit road.dpfuse --figure audit.png
     """
+    if figure:
+        refuse_overwrite(figure, force)
     import dpfuse
     from dpfuse.evaluation.auditing import plot_audit, to_text
 

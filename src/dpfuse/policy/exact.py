@@ -7,6 +7,7 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -72,6 +73,10 @@ class ExactStep:
           bit for bit: the jitted parts have one shape, and a row never sees another.
         - Whatever is reported, each sensor stays inside its bound; a report that is not finite counts as absent.
 
+    A live centre calls `init`, `contribute`, `release` and `estimate`. The parts of these are there for audits, which
+    run many streams side by side: `prepare`, `accounts_left` and `private_part`, all private, and `release_many` and
+    `public_part`.
+
     Args:
         num_rows: how many sensors one step can hold.
     """
@@ -116,7 +121,10 @@ class ExactStep:
     def prepare(
         self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Who reports, and what the compiled private part reads: checked, and nothing charged yet."""
+        """Who reports, and what the compiled private part reads: checked, and nothing charged yet.
+
+        Private: never publish, it holds reports and what sensors have left.
+        """
         if self._horizon is not None and carry.num_released >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
         sensors = as_ids(ids)
@@ -134,7 +142,10 @@ class ExactStep:
     def accounts_left(
         self, accounts: TotalFilter | IndividualFilter, sensors: NDArray[np.int64]
     ) -> float | NDArray[np.float64]:
-        """The squared radius that each sensor may still use, with the headroom that training leaves too."""
+        """The squared radius that each sensor may still use, with the headroom that training leaves too.
+
+        Private: never publish, a sensor's balance tells what it reported.
+        """
         if isinstance(accounts, TotalFilter):
             return 0.0
         left = accounts.left(sensors).astype(np.float64) - HEADROOM * self.mechanism.budget
@@ -142,7 +153,11 @@ class ExactStep:
 
     def release(self, charged: Charged) -> Release:
         """Z_k: what may leave the building."""
-        return self.mechanism.draw(charged)
+        return self.release_many([charged])[0]
+
+    def release_many(self, many: Sequence[Charged]) -> list[Release]:
+        """The same for a step each of several streams, every one with noise of its own."""
+        return self.mechanism.draw_many(many)
 
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""

@@ -65,10 +65,14 @@ class Charged:
 
     def take(self) -> Integers:
         """The sum, handed out once: a second draw of the same sum would cost as much again."""
+        taken, self.exact_sum = self.undrawn(), None
+        return taken
+
+    def undrawn(self) -> Integers:
+        """The sum, still to be drawn: private."""
         if self.exact_sum is None:
             raise RuntimeError("this step was drawn already; publish that release, or charge a new step")
-        taken, self.exact_sum = self.exact_sum, None
-        return taken
+        return self.exact_sum
 
 
 @dataclass(frozen=True)
@@ -169,10 +173,15 @@ class Mechanism:
 
     def draw_many(self, many: Sequence[Charged]) -> list[Release]:
         """Add noise of its own to each of several streams' steps; one call of OpenDP takes a fifth of the time."""
+        # Before anything is taken: a member that cannot be drawn costs no other one its step.
+        if len({id(charged) for charged in many}) < len(many):
+            raise ValueError("many must hold each step once")
+        for charged in many:
+            if charged.undrawn().shape != (self.dimension,):
+                raise ValueError(f"the sum must have shape ({self.dimension},), got {charged.undrawn().shape}")
         sums = [charged.take() for charged in many]
-        for exact_sum in sums:
-            if exact_sum.shape != (self.dimension,):
-                raise ValueError(f"the sum must have shape ({self.dimension},), got {exact_sum.shape}")
+        if not sums:
+            return []
         values = add_noise(np.concatenate(sums)).reshape(len(sums), self.dimension)
         return [
             Release(value, charged.weight, charged.budget_left) for value, charged in zip(values, many, strict=True)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dpfuse.evaluation.auditing.checks import Check, exact
-from dpfuse.evaluation.auditing.replays import check_exactly, replay
+from dpfuse.evaluation.auditing.checks import Check, certain
+from dpfuse.evaluation.auditing.noise import check_live
+from dpfuse.evaluation.auditing.replays import check_exactly, draw_live, make_drills, replay
 from dpfuse.evaluation.auditing.runs import Transcript, run_worlds
 from dpfuse.evaluation.auditing.worlds import Worlds
 from dpfuse.policy.exact import ExactStep
@@ -18,8 +19,8 @@ from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.conversion import gdp_epsilon
 from dpfuse.privacy.release import Release
 
-# The runs go through networks compiled for many streams: replayed through the live step their sums agree up to rounding
-# in float32, of which the last contribution out of an account takes the root.
+# The runs go through networks compiled for many streams: replayed through the live step their sums agree up to float32
+# rounding and no better, as the last contribution out of an account takes the root of it.
 _SAME_SUM = GRID // 200
 _NUM_REPLAYED = 2
 
@@ -56,7 +57,7 @@ class Bound(NamedTuple):
 
 
 class Findings(NamedTuple):
-    """One attack, what was checked on the way, and all noise that was drawn, shape (draws,)."""
+    """One attack, what was checked on the way, and all noise that was drawn, in runs and live, shape (draws,)."""
 
     attack: Attack
     checks: list[Check]
@@ -73,6 +74,8 @@ def attack(
 ) -> Findings:
     """One attack on a step: `num_runs` runs in each of the worlds."""
     transcript = run_worlds(step, worlds, num_runs, advance)
+    drills, crashes = make_drills(step, worlds)
+    live_noise = draw_live(step, worlds, drills)
     scores, truth = transcript.scores(), transcript.truth
     distances = transcript.distances()
     found = Attack(
@@ -86,18 +89,21 @@ def attack(
     comparison = f"epsilon is at least {found.epsilon_bound:.3f}, claimed are {bound.claim:.3f}"
     checks = [
         Check("leakage", bool(found.epsilon_bound <= bound.claim), comparison, 1 - bound.confidence),
-        exact(
+        certain(
             "every run",
             "in every run both worlds publish the same weights and stay within the budget of each other",
             _failures(int((~transcript.is_public).sum()), max(distances), step.mechanism.budget),
         ),
-        exact(
-            "live step", "runs replayed through the live step have the same sums", _replays(step, worlds, transcript)
+        certain(
+            "live step",
+            "runs replayed through the live step have the same sums up to float32 rounding",
+            _replays(step, worlds, transcript),
         ),
-        *check_exactly(step, worlds),
+        *check_exactly(step.mechanism, drills, crashes),
+        check_live(live_noise),
     ]
     checks = [replace(check, name=f"{check.name}, {name}") for check in checks]
-    return Findings(found, checks, transcript.noise.ravel())
+    return Findings(found, checks, np.concatenate([transcript.noise.ravel(), live_noise]))
 
 
 def epsilon_at_least(

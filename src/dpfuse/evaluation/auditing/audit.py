@@ -92,7 +92,7 @@ def audit(
 
     **Guarantees**
         - A design that keeps its promise passes but for a share of `Audit.false_alarm` of audits, at most; what is
-          checked in exact arithmetic has no part in it.
+          checked without chance has no part in it.
         - Passing proves nothing beyond the attacks made.
 
     Args:

@@ -14,7 +14,7 @@ class Check:
         name: what was checked.
         passed: whether nothing spoke against the promise.
         found: in words.
-        false_alarm: how often, at most, it fails where the promise holds; 0 for a check in exact arithmetic.
+        false_alarm: how often, at most, it fails where the promise holds; 0 for a check without chance.
     """
 
     name: str
@@ -23,8 +23,8 @@ class Check:
     false_alarm: float = 0.0
 
 
-def exact(name: str, what: str, failures: Iterable[str]) -> Check:
-    """A check in exact arithmetic: `what` holds unless there is a failure, of which the first is told."""
+def certain(name: str, what: str, failures: Iterable[str]) -> Check:
+    """A check without chance: `what` holds unless there is a failure, of which the first is told."""
     first, *more = [*failures, None]
     if first is None:
         return Check(name, True, what)

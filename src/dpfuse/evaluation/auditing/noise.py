@@ -35,22 +35,29 @@ def check_noise(noise: NDArray[Any]) -> list[Check]:
         return [Check("grid", False, found)]
     return [
         Check("grid", True, "every release is a whole number of grid steps"),
-        _check_spread(flat),
+        _check_spread("spread", flat),
         _check_shape(flat),
         _check_low_bits(flat),
         _check_coincidences(flat),
     ]
 
 
-def _check_spread(noise: NDArray[np.int64]) -> Check:
+def check_live(noise: NDArray[Any]) -> Check:
+    """The spread of what a live step drew, apart: few draws, whose lack of noise all the others would cover up."""
+    return _check_spread("live noise", noise.ravel())
+
+
+def _check_spread(name: str, noise: NDArray[Any]) -> Check:
     """Too little noise is a leak, too much is not what was designed for."""
     from scipy import stats
 
     n = noise.size
+    if not n:
+        return Check(name, False, "not so: nothing was drawn")
     ratio = float(np.mean((noise / GRID) ** 2))
     low, high = (stats.chi2.ppf(level, n) / n for level in (FALSE_ALARM / 2, 1 - FALSE_ALARM / 2))
     found = f"the noise's standard deviation is {math.sqrt(ratio):.4f} of the promised one"
-    return Check("spread", bool(low <= ratio <= high), found, FALSE_ALARM)
+    return Check(name, bool(low <= ratio <= high), found, FALSE_ALARM)
 
 
 def _check_shape(noise: NDArray[np.int64]) -> Check:

@@ -2,9 +2,9 @@
 
 Every run is a stream of its own, with its own accounts and its own noise from OpenDP. All get the same reports, so
 what the step prepares from these is prepared once, and the networks run over all streams in one call; rounding, checks,
-debits and sums are `Mechanism.charge`, stream by stream, and the noise is `Mechanism.draw_many`: the functions that a
-live centre calls. The other world walks along each run with the same releases, as in the mind of an attacker who knows
-everything but which world it is.
+debits and sums are `Mechanism.charge`, stream by stream, and the noise is `ExactStep.release_many`: the functions that
+a live centre calls. The other world walks along each run with the same releases, as in the mind of an attacker who
+knows everything but which world it is.
 """
 
 from __future__ import annotations
@@ -99,9 +99,7 @@ def _run_chunk(
         sums.append([[_sum_of(one) for one in pair] for pair in pairs])
         weights.append([[one.weight for one in pair] for pair in pairs])
         left.append([[one.budget_left or 0 for one in pair] for pair in pairs])
-        released = step.mechanism.draw_many(
-            [pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)]
-        )
+        released = step.release_many([pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)])
         values.append([release.value for release in released])
         for world in streams:
             world.estimate(released)
