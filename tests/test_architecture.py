@@ -25,8 +25,9 @@ ALLOWED = {
     "policy": BASE | {"privacy", "systems"},
     "training": BASE | {"privacy", "systems", "policy"},
     "evaluation": BASE | {"privacy", "systems", "policy"},
-    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "__init__"},
-    "__init__": BASE | {"policy", "training", "evaluation"},
+    "runtime": BASE | {"privacy", "policy"},
+    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "runtime", "__init__"},
+    "__init__": BASE | {"policy", "training", "evaluation", "runtime"},
 }
 
 
@@ -87,7 +88,7 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-@pytest.mark.parametrize("package", ["privacy", "systems", "data", "policy", "training", "evaluation"])
+@pytest.mark.parametrize("package", ["privacy", "systems", "data", "policy", "training", "evaluation", "runtime"])
 def test_packages_export_what_they_list(package):
     module = import_module(f"dpfuse.{package}")
     assert len(set(module.__all__)) == len(module.__all__)

@@ -6,9 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfuse.errors import BudgetExceeded, DatasetMissing, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
+    from dpfuse.errors import (
+        BudgetExceeded,
+        DatasetMissing,
+        DpfuseError,
+        FileRefused,
+        LedgerRefused,
+        MissingExtra,
+        TrainingDiverged,
+    )
     from dpfuse.evaluation import Comparison, Report, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
+    from dpfuse.runtime import Entry, Ledger
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -23,9 +32,12 @@ __all__ = [
     "DatasetMissing",
     "Design",
     "DpfuseError",
+    "Entry",
     "ExactStep",
     "FileRefused",
     "Guarantee",
+    "Ledger",
+    "LedgerRefused",
     "MissingExtra",
     "Optimisation",
     "Report",
@@ -41,9 +53,18 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
-    "errors": ("BudgetExceeded", "DatasetMissing", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
+    "errors": (
+        "BudgetExceeded",
+        "DatasetMissing",
+        "DpfuseError",
+        "FileRefused",
+        "LedgerRefused",
+        "MissingExtra",
+        "TrainingDiverged",
+    ),
     "evaluation": ("Comparison", "Report", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
+    "runtime": ("Entry", "Ledger"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }

@@ -10,6 +10,7 @@ from dpfuse.cli.account import account
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
+from dpfuse.cli.ledger import ledger
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.train import train
 
@@ -17,13 +18,14 @@ app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
     "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate; `account` tells "
-    "what a budget means.",
+    "what a budget means, `ledger` what was released and spent.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 for command in (demo, simulate, data, train, evaluate, account):
     app.command()(command)
+app.add_typer(ledger, name="ledger")
 
 
 def main() -> None:
