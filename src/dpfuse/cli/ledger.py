@@ -86,7 +86,8 @@ def _num_rows(audit: Audit) -> int:
 def _story(path: Path, audit: Audit) -> dict[str, Any]:
     from dpfuse.privacy.budget import as_loss
 
-    guarantee, streams = audit.terms.guarantee, {}
+    guarantee = audit.terms.guarantee
+    streams: dict[str, dict[str, float]] = {}
     for name, story in audit.streams.items():
         streams[name] = {"releases": story.num_rows, "last_step": story.last_step}
         if story.budget_left is not None:

@@ -17,7 +17,7 @@ from dpfuse.runtime.ledger.rows import Row, Terms, next_tip
 from dpfuse.runtime.ledger.store import check_there, connect, read_terms, refusals
 
 if TYPE_CHECKING:
-    import apsw
+    from apsw import Connection
 
 COLUMNS = ", ".join(Row._fields)
 _REMEDY = "put the right file back, never an old copy, or start a new ledger for new sensors"
@@ -80,7 +80,7 @@ def public_rows(path: str | os.PathLike[str], stream: str | None = None, start: 
 
 
 @contextmanager
-def _snapshot(path: Path) -> Iterator[tuple[apsw.Connection, Terms, Head]]:
+def _snapshot(path: Path) -> Iterator[tuple[Connection, Terms, Head]]:
     """A ledger as it stands at one moment. The head is read first: what is committed meanwhile is ahead of it."""
     with refusals(path):
         check_there(path)
@@ -93,7 +93,7 @@ def _snapshot(path: Path) -> Iterator[tuple[apsw.Connection, Terms, Head]]:
             connection.close()
 
 
-def check(connection: apsw.Connection, path: Path, terms: Terms, head: Head, *, is_full: bool = True) -> Audit:
+def check(connection: Connection, path: Path, terms: Terms, head: Head, *, is_full: bool = True) -> Audit:
     """The audit of a ledger, in full, or of what was committed after the head was written."""
     if head.ledger_id != terms.ledger_id:
         raise LedgerRefused(f"{head_path(path)} belongs to another ledger; {_REMEDY}")
@@ -122,12 +122,12 @@ def check(connection: apsw.Connection, path: Path, terms: Terms, head: Head, *, 
     return audit
 
 
-def _check_file(connection: apsw.Connection, path: Path) -> None:
+def _check_file(connection: Connection, path: Path) -> None:
     if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
         raise LedgerRefused(f"{path} is damaged; {_REMEDY}")
 
 
-def _check_accounts(connection: apsw.Connection, path: Path, terms: Terms) -> None:
+def _check_accounts(connection: Connection, path: Path, terms: Terms) -> None:
     """Every account is within the budget, and together they hold every debit. No message shows one."""
     budget, total = terms.mechanism.budget, 0
     for (spent,) in connection.execute("SELECT spent FROM accounts"):
@@ -144,7 +144,7 @@ def _at_start(terms: Terms) -> Audit:
     return Audit(terms, 0, terms.first_tip, streams)
 
 
-def _at_head(connection: apsw.Connection, terms: Terms, head: Head) -> Audit:
+def _at_head(connection: Connection, terms: Terms, head: Head) -> Audit:
     """The audit as it was when the head was written, taken from the last rows alone."""
     audit = _at_start(terms)
     found = connection.execute("SELECT tip FROM commits WHERE number = ?", (head.number,)).fetchone()
@@ -158,7 +158,7 @@ def _at_head(connection: apsw.Connection, terms: Terms, head: Head) -> Audit:
     return audit
 
 
-def _commits(connection: apsw.Connection, path: Path, after: int) -> Iterator[tuple[int, bytes, list[Row]]]:
+def _commits(connection: Connection, path: Path, after: int) -> Iterator[tuple[int, bytes, list[Row]]]:
     """Each commit's number, tip and rows."""
     query = f"SELECT commit_number, {COLUMNS} FROM releases WHERE commit_number > ? ORDER BY commit_number, stream"
     grouped = itertools.groupby(connection.execute(query, (after,)), key=lambda row: row[0])

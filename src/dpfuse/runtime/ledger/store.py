@@ -15,7 +15,7 @@ from dpfuse.runtime.ledger.head import head_path
 from dpfuse.runtime.ledger.rows import Terms
 
 if TYPE_CHECKING:
-    import apsw
+    from apsw import Connection
 
 SCHEMA_VERSION = 1
 _APPLICATION_ID = 0x64706675  # "dpfu"
@@ -83,14 +83,14 @@ def make_tables(path: Path, terms: Terms) -> None:
     sync_folder(path.parent)
 
 
-def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> apsw.Connection:
+def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> Connection:
     """A connection to a ledger of this version, in which what is committed is on the disk."""
     apsw = sqlite()
     check_there(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise LedgerRefused(f"{path} holds private accounts and others may read it; chmod 600 it")
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
-    connection: apsw.Connection = apsw.Connection(str(path), flags=access)
+    connection: Connection = apsw.Connection(str(path), flags=access)
     try:
         connection.set_busy_timeout(_WAIT_MS)
         if not is_new:
@@ -115,7 +115,7 @@ def check_there(path: Path) -> None:
     raise LedgerRefused(f"{path} is missing; check the path, or create a ledger")
 
 
-def _check_version(connection: apsw.Connection, path: Path) -> None:
+def _check_version(connection: Connection, path: Path) -> None:
     if connection.pragma("application_id") != _APPLICATION_ID:
         raise LedgerRefused(f"{path} is not a dpfuse ledger, or was cut short; put the right file back")
     version = connection.pragma("user_version")
@@ -125,7 +125,7 @@ def _check_version(connection: apsw.Connection, path: Path) -> None:
         )
 
 
-def _make_durable(connection: apsw.Connection, path: Path) -> None:
+def _make_durable(connection: Connection, path: Path) -> None:
     # SQLite opens a file that it may not write to for reading, without a word.
     if connection.readonly("main"):
         raise LedgerRefused(f"{path} may not be written to; make file and folder writable for this user")
@@ -136,11 +136,11 @@ def _make_durable(connection: apsw.Connection, path: Path) -> None:
         raise LedgerRefused(f"{path} is on a file system without write-ahead logs; move it to a local disk")
 
 
-def read_terms(connection: apsw.Connection, path: Path) -> Terms:
+def read_terms(connection: Connection, path: Path) -> Terms:
     """What the ledger is bound to."""
     try:
         ((content,),) = connection.execute("SELECT content FROM terms").fetchall()
-        return Terms.from_json(content)
+        return Terms.from_json(str(content))
     except (KeyError, TypeError, ValueError):
         raise LedgerRefused(f"{path} has terms that cannot be read; it was changed by hand") from None
 

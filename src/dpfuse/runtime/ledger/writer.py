@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
@@ -19,7 +19,7 @@ from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip, to_bytes
 from dpfuse.runtime.ledger.store import check_there, connect, make_tables, read_terms, refusals, sqlite, sync_folder
 
 if TYPE_CHECKING:
-    import apsw
+    from apsw import Connection
 
     from dpfuse.policy.design import Design
 
@@ -52,7 +52,7 @@ class Ledger:
           kept elsewhere, shows all others.
     """
 
-    def __init__(self, path: Path, head: HeadFile, connection: apsw.Connection, audit: Audit) -> None:
+    def __init__(self, path: Path, head: HeadFile, connection: Connection, audit: Audit) -> None:
         """Use `create` or `open`."""
         self.path, self.terms = path, audit.terms
         self._head, self._connection, self._audit = head, connection, audit
@@ -136,7 +136,7 @@ class Ledger:
             return TotalFilter(self._mechanism.budget, self._mechanism.budget - left)
         if self._shared is None:
             with self._stopping():
-                spent = dict(self._connection.execute("SELECT sensor, spent FROM accounts").fetchall())
+                spent: dict[Any, Any] = dict(self._connection.execute("SELECT sensor, spent FROM accounts"))
             self._shared = IndividualFilter(self._mechanism.budget, self._mechanism.factor, spent)
         return self._shared
 
