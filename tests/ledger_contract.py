@@ -108,6 +108,7 @@ class LedgerContract:
         [
             ({"stream": "west"}, "stream must be one of north, south, got 'west'"),
             ({"step": 0}, "step must be at least 1, got 0"),
+            ({"step": 2**63}, "step must be below 2\\^63"),
         ],
     )
     def test_callers_slips_are_named(self, ledger, change, message):

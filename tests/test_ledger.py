@@ -185,6 +185,11 @@ class TestRows:
             [row] = ledger.commit([Entry("main", 1, charged, [5, 6, -1])])
             assert np.isfinite(step.estimate(carry, row.to_release())[1].mean).all()
             assert sum(ledger.accounts("main").accounts().values()) == charged.debits.sum() > 0
+        page = (Path(__file__).parents[1] / "docs/ledger.md").read_text()
+        given = {"design": design, "ids": [5, 6, -1], "measurements": np.full((3, 2), 0.5)}
+        with contextlib.chdir(place.path.parent):
+            exec(page.split("```py\n")[1].split("```")[0], given)  # what the documentation shows
+        assert [row.step for row in public_rows(place.path.with_name("road.db"))] == [1]
         with pytest.raises(ValueError, match="must have a guarantee"):
             Ledger.create(place.path.with_name("other.db"), make_design(features="unbounded"))
 

@@ -14,7 +14,8 @@ def check_entries(entries: Sequence[Entry], terms: Terms, streams: Collection[st
     """Refuse what no ledger with these terms and streams could take, whatever is in it."""
     for entry in entries:
         _check.is_one_of("stream", entry.stream, streams)
-        _check.is_count("step", entry.step, 1)
+        if _check.is_count("step", entry.step, 1) >= 2**63:
+            raise ValueError(f"step must be below 2^63, got {entry.step}")
         if terms.horizon is not None and entry.step > terms.horizon:
             raise ValueError(
                 f"step must be at most {terms.horizon}, got {entry.step}; the design ends there and never starts again "

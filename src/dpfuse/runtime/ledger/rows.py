@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from dpfuse.privacy.loss import FeatureSet
 from dpfuse.privacy.release import Charged, Mechanism, Release
 from dpfuse.types import Guarantee
 
@@ -41,7 +42,7 @@ class Terms:
     ledger_id: str
     fingerprint: str
     guarantee: Guarantee
-    features: Any
+    features: FeatureSet
     dimension: int
     horizon: int | None
     streams: tuple[str, ...]
@@ -57,6 +58,7 @@ class Terms:
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"streams must be one or more names, each once, got {names!r}")
         structure = design.structure
+        assert structure.features != "unbounded"  # only the floor has unbounded features
         return cls(
             ledger_id=ledger_id,
             fingerprint=design.fingerprint,
