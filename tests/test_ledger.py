@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from conftest import make_design
 from dpfuse import cli
-from dpfuse.errors import LedgerRefused
+from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
 from dpfuse.runtime.ledger import public_rows, verify
@@ -498,6 +498,13 @@ def test_no_error_shows_anything_private(place):
     text = "\n".join([*errors, shown, rows, str(caught.value)])
     assert str(CANARY) not in text and str(cost) not in text and "other accounts" in text
     assert str(CANARY) in repr(IDS + CANARY - 7)  # the search would find it
+
+
+def test_a_missing_extra_names_the_line_that_installs_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "apsw", None)
+    with pytest.raises(MissingExtra, match=r"a ledger needs apsw: pip install 'dpfuse\[live\]'"):
+        place.create(make_terms(), STREAMS)
+    assert list(place.path.parent.iterdir()) == []
 
 
 class TestCommands:

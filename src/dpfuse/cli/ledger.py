@@ -58,8 +58,8 @@ def show(
 ) -> None:
     """Tell what a ledger promises, how far its streams have come and what they spent.
 
-    The ledger is verified first. Nothing private is shown: --rows prints what
-    anybody may have, and no account.
+    The ledger is verified first, except for --rows, which prints what anybody may
+    have, as it is. Nothing private is shown.
 
     Example: dpfuse ledger show us101.db
 

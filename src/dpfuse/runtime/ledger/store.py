@@ -6,7 +6,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,24 +63,26 @@ def sqlite() -> Any:
 
 
 def make_tables(path: Path, terms: Terms) -> None:
-    """Write an empty ledger into a new file that only its owner may read."""
+    """Write an empty ledger into a new file that only its owner may read; all of it, or no file."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
-    script = _SCHEMA.format(budget=terms.mechanism.budget)
-    script += "".join(
-        _APPEND_ONLY.format(table=table, action=action)
-        for table in ("terms", "commits", "releases")
-        for action in ("UPDATE", "DELETE")
-    )
-    connection = connect(path, is_new=True)
     try:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(script)
-        connection.execute("INSERT INTO terms VALUES (?)", (terms.to_json(),))
-        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
-        connection.execute("COMMIT")
-    finally:
-        connection.close()
-    sync_folder(path.parent)
+        with closing(connect(path, is_new=True)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute(_script(terms))
+            connection.execute("INSERT INTO terms VALUES (?)", (terms.to_json(),))
+            connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        sync_folder(path.parent)
+    except BaseException:
+        for suffix in ("", "-wal", "-shm"):
+            path.with_name(f"{path.name}{suffix}").unlink(missing_ok=True)
+        raise
+
+
+def _script(terms: Terms) -> str:
+    tables, actions = ("terms", "commits", "releases"), ("UPDATE", "DELETE")
+    append_only = (_APPEND_ONLY.format(table=table, action=action) for table in tables for action in actions)
+    return _SCHEMA.format(budget=terms.mechanism.budget) + "".join(append_only)
 
 
 def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> Connection:

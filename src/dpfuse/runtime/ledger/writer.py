@@ -74,9 +74,8 @@ class Ledger:
             try:
                 head.write(Head(terms.ledger_id, 0, terms.first_tip), sync=True)
                 make_tables(target, terms)
-            except BaseException:  # nothing was released: away with both
-                for made in (*_files(target), head.path):
-                    made.unlink(missing_ok=True)
+            except BaseException:  # nothing was released
+                head.path.unlink()
                 raise
             finally:
                 head.close()
@@ -253,7 +252,7 @@ class Ledger:
         for entry, release in zip(entries, releases, strict=True):
             story, remaining = self._audit.streams[entry.stream], left[entry.stream]
             cost = None if story.budget_left is None or remaining is None else story.budget_left - remaining
-            content = (entry.stream, int(entry.step), to_bytes(release), release.weight, cost, remaining)
+            content = (entry.stream, int(entry.step), to_bytes(release), int(release.weight), cost, remaining)
             rows.append(Row.after(story.last_hash, *content))
         return rows
 
@@ -275,7 +274,3 @@ class Ledger:
             except BaseException:
                 self.close()
                 raise
-
-
-def _files(path: Path) -> list[Path]:
-    return [path.with_name(f"{path.name}{suffix}") for suffix in ("", "-wal", "-shm")]
