@@ -14,7 +14,7 @@ from dpfuse.runtime import Entry
 from dpfuse.types import Guarantee
 
 STREAMS = ("north", "south")
-IDS = np.array([7, 2**62 + 5, 0, -1])
+IDS = np.array([7, 2**63 - 1, 0, -1])
 
 
 def make_terms(accounting="total", budget=0.01, horizon=None, fingerprint="a" * 64):
@@ -154,7 +154,7 @@ class LedgerContract:
             cost = 10485**2
             ledger.commit([entry(ledger, 1, "north"), entry(ledger, 1, "south", ids=IDS[:1])])
             assert ledger.accounts("north") is ledger.accounts("south")
-            expected = {7: 2 * cost, 2**62 + 5: cost, 0: cost}
+            expected = {7: 2 * cost, 2**63 - 1: cost, 0: cost}
             assert spent(ledger) == expected
         with place.open(design) as ledger:
             assert spent(ledger) == expected

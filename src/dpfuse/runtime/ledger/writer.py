@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
 _ROWS_AT_ONCE = 1000
-_DEBIT = "INSERT INTO accounts VALUES (?, ?) ON CONFLICT (sensor) DO UPDATE SET spent = spent + excluded.spent"
+# All debits as one JSON object, {id: cost}: a statement for each takes twice as long. JSON keeps 64-bit integers here.
+_DEBIT = """
+INSERT INTO accounts SELECT CAST(key AS INTEGER), value FROM json_each(?) WHERE true
+    ON CONFLICT (sensor) DO UPDATE SET spent = spent + excluded.spent
+"""
 _INSERT = f"INSERT INTO releases ({COLUMNS}, commit_number) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -233,7 +238,7 @@ class Ledger:
         """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
         try:
             if max(debits.values(), default=0) <= self._mechanism.budget:
-                self._connection.executemany(_DEBIT, sorted(debits.items()))
+                self._connection.execute(_DEBIT, (json.dumps(dict(sorted(debits.items()))),))
                 return
         except sqlite().ConstraintError:
             pass
