@@ -27,9 +27,10 @@ ALLOWED = {
     "evaluation": BASE | {"privacy", "systems", "policy"},
     "optimal": BASE | {"privacy", "systems", "policy"},
     "baselines": BASE | {"privacy", "evaluation"},
-    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "__init__"},
+    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "runtime", "__init__"},
     "gym": BASE,
-    "__init__": BASE | {"policy", "training", "evaluation"},
+    "runtime": BASE | {"privacy", "policy"},
+    "__init__": BASE | {"policy", "training", "evaluation", "runtime"},
 }
 
 
@@ -90,7 +91,7 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-PACKAGES = ("privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "baselines")
+PACKAGES = ("privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "baselines", "runtime")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -106,9 +107,9 @@ def test_an_unknown_name_is_an_attribute_error():
         dpfuse.tarin  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data"])
+@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data", "dpfuse.runtime"])
 def test_importing_is_quick(module):
-    slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib", "pyarrow")
+    slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib", "pyarrow", "apsw")
     code = f"import sys, {module}; print([name for name in {slow} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import dpfuse
 from dpfuse import cli
 
-COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal")
+COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal", "ledger")
 TRAIN = ("--budget", "1.5", "--adjacency", "replace-one", "--split-by", "run", "--updates", "1")
 
 

@@ -328,6 +328,24 @@ class TestDraw:
         with pytest.raises(RuntimeError, match="drawn already"):
             mechanism.draw(good)
 
+    def test_many_steps_are_drawn_at_once_each_with_noise_of_its_own(self, monkeypatch):
+        mechanism = mechanism_for()
+        accounts = mechanism.open_accounts()
+
+        def charge_both():
+            return [mechanism.charge(accounts, weight, [1], [[0.25, 0.5]]) for weight in (0.5, 0.25)]
+
+        drawn = mechanism.draw_many(steps := charge_both())
+        noise = [one.value - np.array([0.25, 0.5]) * one.weight for one in drawn]
+        assert len(set(np.concatenate(noise).tolist())) == 4
+        with pytest.raises(RuntimeError, match="drawn already"):
+            mechanism.draw_many(steps)
+        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values)
+        drawn = mechanism.draw_many(charge_both())
+        assert [one.value.tolist() for one in drawn] == [[GRID // 8, GRID // 4], [GRID // 16, GRID // 8]]
+        assert [one.weight for one in drawn] == [GRID // 2, GRID // 4]
+        assert drawn[0].budget_left > drawn[1].budget_left
+
     def test_saturates_and_never_wraps(self):
         largest = 2**63 - 1
         for _ in range(20):

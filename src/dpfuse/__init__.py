@@ -6,9 +6,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpfuse.errors import BudgetExceeded, DatasetMissing, DpfuseError, FileRefused, MissingExtra, TrainingDiverged
+    from dpfuse.errors import (
+        BudgetExceeded,
+        DatasetMissing,
+        DpfuseError,
+        FileRefused,
+        LedgerRefused,
+        MissingExtra,
+        TrainingDiverged,
+    )
     from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
+    from dpfuse.runtime import Entry, Ledger
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -24,9 +33,12 @@ __all__ = [
     "DatasetMissing",
     "Design",
     "DpfuseError",
+    "Entry",
     "ExactStep",
     "FileRefused",
     "Guarantee",
+    "Ledger",
+    "LedgerRefused",
     "MissingExtra",
     "Optimisation",
     "Report",
@@ -43,9 +55,18 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
-    "errors": ("BudgetExceeded", "DatasetMissing", "DpfuseError", "FileRefused", "MissingExtra", "TrainingDiverged"),
+    "errors": (
+        "BudgetExceeded",
+        "DatasetMissing",
+        "DpfuseError",
+        "FileRefused",
+        "LedgerRefused",
+        "MissingExtra",
+        "TrainingDiverged",
+    ),
     "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
+    "runtime": ("Entry", "Ledger"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }

@@ -23,3 +23,7 @@ class DatasetMissing(DpfuseError):
 
 class MissingExtra(DpfuseError):
     """A part of dpfuse needs a package that a plain install leaves out."""
+
+
+class LedgerRefused(DpfuseError):
+    """A ledger is missing, locked, damaged, changed, rolled back or cannot be written; nothing may be released."""

@@ -12,6 +12,7 @@ from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
 from dpfuse.cli.optimal import optimal
+from dpfuse.cli.ledger import ledger
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.train import train
 
@@ -19,13 +20,14 @@ app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
     "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate, audit; `account` "
-    "tells what a budget means.",
+    "tells what a budget means, `ledger` what was released and spent.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 for command in (demo, simulate, data, train, evaluate, audit, account, optimal):
     app.command()(command)
+app.add_typer(ledger, name="ledger")
 
 
 def main() -> None:

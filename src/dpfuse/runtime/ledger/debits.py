@@ -1,0 +1,59 @@
+"""What entries are to be charged, in Python integers, before anything is drawn or written."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from dpfuse import _check
+from dpfuse.errors import BudgetExceeded
+from dpfuse.privacy.budget import as_ids
+from dpfuse.runtime.ledger.rows import Entry, Terms
+
+
+def check_entries(entries: Sequence[Entry], terms: Terms, streams: Collection[str]) -> None:
+    """Refuse what no ledger with these terms and streams could take, whatever is in it."""
+    for entry in entries:
+        _check.is_one_of("stream", entry.stream, streams)
+        if _check.is_count("step", entry.step, 1) >= 2**63:
+            raise ValueError(f"step must be below 2^63, got {entry.step}")
+        if terms.horizon is not None and entry.step > terms.horizon:
+            raise ValueError(
+                f"step must be at most {terms.horizon}, got {entry.step}; the design ends there and never starts again "
+                f"on these sensors"
+            )
+    if len({entry.stream for entry in entries}) < len(entries):
+        raise ValueError("entries must be of different streams; commit the steps of one stream one by one")
+
+
+def check_undrawn(entries: Iterable[Entry], terms: Terms) -> None:
+    """Refuse a step whose noise was drawn outside of the ledger: it may have been published."""
+    for entry in entries:
+        if entry.charged.exact_sum is None:
+            raise RuntimeError("this step was drawn already; hand over what `charge` returned and let the ledger draw")
+        if entry.charged.exact_sum.shape != (terms.dimension,):
+            raise ValueError(f"charged must have a sum of shape ({terms.dimension},); charge it by this design")
+
+
+def left_after(entry: Entry, left: int, factor: int) -> int:
+    """What a stream with its own account has left after the entry."""
+    cost = factor * int(entry.charged.weight) ** 2
+    if entry.charged.debits.tolist() != [cost]:
+        raise ValueError(f"charged must have been charged {cost} for its weight; take it from `Mechanism.charge`")
+    if cost > left:
+        raise BudgetExceeded(f"stream {entry.stream!r} has {left} squared grid steps left and the step costs {cost}")
+    return left - cost
+
+
+def debits_of(entries: Iterable[Entry]) -> dict[int, int]:
+    """What each sensor is charged for all entries together, in individual accounting. Private; no message shows one."""
+    debits: dict[int, int] = {}
+    for entry in entries:
+        sensors, costs = as_ids(entry.ids), entry.charged.debits
+        if sensors.shape != costs.shape:
+            raise ValueError("ids must be those that were charged, one for each debit")
+        pays = costs != 0
+        if (costs < 0).any() or (sensors[pays] < 0).any():
+            raise ValueError("debits must be 0 or more, of somebody; take them from `Mechanism.charge`")
+        for sensor, cost in zip(sensors[pays].tolist(), costs[pays].tolist(), strict=True):
+            debits[sensor] = debits.get(sensor, 0) + cost
+    return debits
