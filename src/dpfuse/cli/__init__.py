@@ -11,8 +11,8 @@ from dpfuse.cli.audit import audit
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
 from dpfuse.cli.evaluate import evaluate
-from dpfuse.cli.optimal import optimal
 from dpfuse.cli.ledger import ledger
+from dpfuse.cli.optimal import optimal
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.train import train
 
