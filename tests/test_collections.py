@@ -63,6 +63,9 @@ def best_release(options, belief, rest, says_one):
     return best_cost(options, worth)[0], best_kernel(options, worth)
 
 
+best_programme = jax.jit(lambda options, worth: best_cost(options, worth)[0])
+
+
 class TestOneLoss:
     """One release at a given loss, with a concave worth of beliefs."""
 
@@ -133,7 +136,38 @@ class TestOneLoss:
                 cost, kernel = best_release(options, 0.5, rest, np.array([0.0, 1.0]))
                 costs.append(float(cost))
         assert costs[1] < 0.98 * costs[0]
-        assert np.isclose(*np.asarray(kernel).T, rtol=1e-2).sum() >= 1  # the symbol that says nothing
+        weight, ratio = np.asarray(kernel).mean(axis=1), np.divide(*np.asarray(kernel).T)
+        assert ((weight > 0.1) & (np.abs(ratio - 1) < 0.01)).any()  # the symbol that says nothing
+
+    @pytest.mark.parametrize(
+        ("cap", "loss", "known"),
+        [(0.03, 0.6, 0.029806), (0.1, 0.05, 0.099849), (0.2, 0.6, 0.187976), (0.2, 1e-4, 0.199999)],
+    )
+    @pytest.mark.parametrize("belief", [0.3, 0.5])
+    def test_symbols_lie_as_far_out_as_is_worth_it(self, cap, loss, known, belief):
+        """Where only near certainty is worth anything; against thousands of likelihood ratios and another solver."""
+
+        def worth(t):
+            zero, one = (1 - belief) * (1 - t), belief * (1 + t)
+            return np.minimum(np.minimum(zero, one), cap * (zero + one))
+
+        ends = np.geomspace(1e-4, 8, 1200)
+        t = np.tanh(np.concatenate([-ends[::-1], [0], ends]))
+        moments = [(1 + s) ** 2 / (1 - s) / np.exp(loss) for s in (t, -t)]
+        reference = linprog(worth(t), A_ub=moments, b_ub=[1, 1], A_eq=[np.ones_like(t), t], b_eq=[1, 0]).fun
+        with jax.enable_x64(True):
+            costs = []
+            for coarseness in (1, 2):
+                options = make_options(np.array([loss]), 2.0, 4, coarseness=coarseness)
+                options = jax.tree.map(lambda leaf: leaf[0], options)
+                costs.append(float(best_programme(options, jnp.asarray(worth(np.asarray(options.shift))))))
+        if belief == 0.5:
+            assert reference == pytest.approx(known, abs=1e-6)
+        # What the release gains, which may be little; half the nodes can gain no more, nor lose much of it.
+        gain, gains = worth(0.0) - reference, worth(0.0) - np.array(costs)
+        np.testing.assert_allclose(gains, gain, rtol=0.05)
+        assert gains[0] == pytest.approx(gain, rel=0.02)
+        assert costs[0] <= costs[1] + 1e-9
 
     def test_two_symbols_at_even_odds_are_randomised_response(self):
         with jax.enable_x64(True):
@@ -155,10 +189,25 @@ class TestSolveGeneral:
             assert (divergence <= solution.spending + 1e-12).all()
 
     def test_four_symbols_are_as_good_as_two_and_both_better_than_gaussian_noise(self, two, four):
-        gaussian = optimal.solve(single(), num_beliefs=41, num_budgets=31)
+        gaussian = optimal.solve(single(), **SMALL)
         assert four.value <= two.value * (1 + 1e-4)
         assert max(two.value, four.value) < gaussian.value
         assert four.gap < 1e-6
+
+    def test_the_coarser_grid_differs_by_little(self, two, four):
+        for solution in (two, four):
+            assert 0 < solution.discretisation_error < 0.005
+            assert solution.discretisation_error == abs(solution.value / solution.coarse_value - 1)
+            assert solution.discretisation_error / 3 < solution.largest_difference < 0.02
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("num_symbols", [2, 4])
+    def test_the_difference_to_the_coarser_grid_shrinks(self, num_symbols):
+        coarse = optimal.solve_general(single(), num_symbols=num_symbols, num_beliefs=17, num_budgets=9)
+        fine = optimal.solve_general(single(), num_symbols=num_symbols, num_beliefs=33, num_budgets=17)
+        assert fine.coarse_value == pytest.approx(coarse.value, rel=2e-4)  # it differs in nodes of likelihood ratios
+        assert 0 < fine.discretisation_error < 0.5 * coarse.discretisation_error
+        assert 0 < fine.largest_difference < 0.5 * coarse.largest_difference
 
     def test_never_worse_than_the_gaussian_release_quantised_step_by_step(self, two):
         """The best policy among one-threshold Gaussian releases that leave a node of the same budget grid."""
@@ -192,7 +241,8 @@ class TestSolveGeneral:
         [
             (single(num_sensors=2), {}, "num_sensors must be 1 for whole collections, got 2; use solve"),
             (single(), {"num_symbols": 3}, "num_symbols must be 2 or 4, got 3; four are as good as any"),
-            (single(), {"num_budgets": 2}, "num_budgets must be at least 5"),
+            (single(), {"num_budgets": 2}, "num_budgets must be at least 9"),
+            (single(), {"num_beliefs": 40}, "num_beliefs must be odd, got 40"),
         ],
     )
     def test_says_what_is_wrong(self, problem, options, message):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
+import runpy
 import time
 from pathlib import Path
 
@@ -217,14 +219,15 @@ class TestSchedule:
             assert (best - changed).mean() <= FIVE * (best - changed).std() / np.sqrt(len(best))
 
 
-def even_design(problem: optimal.Problem) -> Design:
+def even_design(problem: optimal.Problem, accounting: str = "total", num_channels: int = 1) -> Design:
     """Untrained, spending evenly."""
     structure = make_structure(
-        adjacency="replace-one", features="box", num_channels=1, dimension=1, policy="constant",
-        horizon=problem.horizon, recurrent_filter="affine", crowd=float(problem.num_sensors),
+        accounting, adjacency="replace-one", features="box", num_channels=num_channels, dimension=num_channels,
+        policy="constant", horizon=problem.horizon, recurrent_filter="affine", crowd=float(problem.num_sensors),
     )  # fmt: skip
-    guarantee = promise(adjacency="replace-one", budget=problem.budget, order=problem.order)
-    constants = Constants(*map(jnp.float32, [guarantee.squared_radius, [0.0], [1.0], [0.5], [0.5]]))
+    guarantee = promise(accounting, adjacency="replace-one", budget=problem.budget, order=problem.order)
+    low, high = np.zeros(num_channels), np.ones(num_channels)
+    constants = Constants(*map(jnp.float32, [guarantee.squared_radius, low, high, [0.5], [0.5]]))
     return Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 1.0)
 
 
@@ -240,6 +243,21 @@ class TestGap:
     def test_a_design_for_another_budget_is_refused(self, solved):
         with pytest.raises(ValueError, match="design must have the problem's order and budget"):
             optimal.measure_gap(even_design(small(budget=1.0)), solved)
+
+    @pytest.mark.parametrize(
+        ("design", "got"),
+        [
+            ({"accounting": "individual"}, "got individual accounting and charge factor 2"),
+            ({"num_channels": 2}, "got total accounting and charge factor 2"),
+        ],
+    )
+    def test_a_design_that_is_charged_otherwise_is_refused(self, solved, design, got):
+        with pytest.raises(ValueError, match=f"design must have total accounting and charge factor 1 .*{got}"):
+            optimal.measure_gap(even_design(solved.problem, **design), solved)
+
+    def test_runs_are_rounded_up_to_whole_thousands(self, solved):
+        gaps = [optimal.measure_gap(even_design(solved.problem), solved, num_runs=n) for n in (1000, 1001, 2000)]
+        assert gaps[0] != gaps[1] == gaps[2]
 
 
 class TestProblem:
@@ -277,9 +295,11 @@ class TestCommand:
     @pytest.fixture
     def run(self, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        fields = small(num_sensors=1, sensor_probabilities=[0.0, 1.0], budget=3.0).to_dict()
+        # Of the size that test_collections.py solves too, so that it is compiled once.
+        changes = {"transition": [[0.9, 0.1], [0.2, 0.8]], "prior": [0.7, 0.3], "sensor_probabilities": [0.0, 1.0]}
+        fields = small(**changes, num_sensors=1, horizon=3, budget=2.0).to_dict()
         (tmp_path / "mine.toml").write_text("\n".join(f"{name} = {json.dumps(v)}" for name, v in fields.items()))
-        grid = ["--beliefs", "21", "--budgets", "11", "--runs", "2000"]
+        grid = ["--beliefs", "31", "--budgets", "11", "--runs", "2000"]
         return lambda *arguments: CliRunner().invoke(app, ["optimal", *arguments, *grid])
 
     def test_solves_a_file_and_draws(self, run, tmp_path):
@@ -296,6 +316,7 @@ class TestCommand:
         result = run("mine.toml", "--form", "general", "--symbols", "2")
         assert result.exit_code == 0, result.output
         assert "optimal with 2 symbols" in result.stdout and "simulated" in result.stdout
+        assert re.search(r"the grid half as fine +differs by \d\.\d\d%", result.stdout)
 
     def test_an_unknown_problem_is_named(self, run):
         assert "no problem at fast; the presets are slow, onset" in str(run("fast").exception)
@@ -341,10 +362,28 @@ def test_the_results_of_record_show_what_they_must():
         assert abs(preset["crosscheck"]["difference"]) < 0.01
         assert preset["simulated"]["value"] == pytest.approx(solved["adaptive"], rel=0.01)
         assert learned["adaptive"]["total"] < 0.03
+        assert (1 + learned["schedule"]["total"]) * solved["adaptive"] / solved["schedule"] < 1.03
         if preset["closed_loop_gain"] > 0.05:
             assert learned["adaptive"]["ci95"][1] < solved["schedule"] / solved["adaptive"] - 1
     assert max(preset["closed_loop_gain"] for preset in presets.values()) >= 0.05
 
 
-def test_the_page_quotes_the_table_of_record():
-    assert (RESULTS.parent / "table.md").read_text() in (RESULTS.parents[2] / "docs/optimal.md").read_text()
+def test_whole_collections_of_record_are_solved_to_the_digits_that_are_quoted():
+    general = json.loads(RESULTS.read_text())["general"]
+    assert set(general) == {"gaussian", "2 symbols", "4 symbols"}
+    for solved in general.values():
+        assert solved["discretisation_error"] < 1e-3 and solved["largest_difference"] < 1e-3
+    for symbols in ("2 symbols", "4 symbols"):
+        low, high = general[symbols]["simulated"]["ci95"]
+        assert low < general[symbols]["value"] < high
+        assert general[symbols]["gap"] < 1e-6
+        assert general[symbols]["value"] < general["gaussian"]["value"]
+
+
+@pytest.mark.parametrize(("name", "made_by"), [("table.md", "table"), ("collections.md", "collections")])
+def test_the_page_quotes_what_the_results_of_record_say(name, made_by):
+    folder, results = RESULTS.parent, json.loads(RESULTS.read_text())
+    lines = (folder / name).read_text()
+    part = {"table": "presets", "collections": "general"}[made_by]
+    assert runpy.run_path(str(folder / "run.py"))[made_by](results[part]) == lines
+    assert lines in (folder.parents[1] / "docs/optimal.md").read_text()

@@ -86,9 +86,9 @@ def _text(name: str, answer: dict[str, Any]) -> str:
         lines.append(f"  spent evenly                 {answer['even_value']:.4f}")
         lines.append(f"  best schedule                {answer['schedule']['value']:.4f}")
         lines.append(f"  optimal (closed loop)        {answer['value']:.4f}, {answer['closed_loop_gain']:.1%} less")
-        lines.append(f"  the grid half as fine        differs by {answer['discretisation_error']:.2%}")
     else:
         lines.append(f"  optimal with {answer['num_symbols']} symbols       {answer['value']:.4f}")
         lines.append(f"  left open by the programmes  {answer['gap']:.1e}")
+    lines.append(f"  the grid half as fine        differs by {answer['discretisation_error']:.2%}")
     lines.append(f"  simulated                    {answer['simulated']['value']:.4f} (95%: {low:.4f} to {high:.4f})")
     return "\n".join([*lines, *(f"  {path}" for path in answer.get("figures", ()))])

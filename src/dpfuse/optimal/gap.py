@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -50,16 +51,27 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
 
     The design's error is taken given what it released, pi (1 - pi) + (estimate - pi)^2 with the exact posterior pi,
     which has the same mean as its squared error and less noise.
+
+    Args:
+        design: with total accounting and charge factor 1, which is what the solution spends by.
+        solution: of the problem that the design is for.
+        num_runs: rounded up to whole thousands.
+        seed: of the runs.
     """
     problem, structure = solution.problem, design.structure
     if structure.recurrent_filter != "affine" or structure.horizon != problem.horizon or design.guarantee is None:
         raise ValueError("design must have recurrent_filter='affine', a guarantee and the problem's horizon")
+    if (structure.accounting, structure.charge_factor) != ("total", 1):
+        raise ValueError(
+            "design must have total accounting and charge factor 1 (one channel), as the solution spends by, got "
+            f"{structure.accounting} accounting and charge factor {structure.charge_factor}"
+        )
     if (design.guarantee.order, design.guarantee.budget) != (problem.order, problem.budget):
         raise ValueError(f"design must have the problem's order and budget, got {design.guarantee}")
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
-    _check.is_count("num_runs", num_runs, minimum=_BATCH)
+    num_batches = math.ceil(_check.is_count("num_runs", num_runs) / _BATCH)
     variance, distance, optimal, spent = [], [], [], 0.0
-    for _ in range(num_runs // _BATCH):
+    for _ in range(num_batches):
         runs = hidden_markov.simulate(
             problem.system, num_runs=_BATCH, num_steps=problem.horizon, seed=int(rng.integers(2**31))
         )

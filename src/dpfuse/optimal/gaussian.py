@@ -87,15 +87,14 @@ def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> 
         value, spending = _solve_on(problem, make_grid(problem, num_beliefs, num_budgets, _VALUE_STEP))
         coarse, _ = _solve_on(problem, make_grid(problem, num_beliefs // 2 + 1, num_budgets // 2 + 1, 2 * _VALUE_STEP))
         beliefs = np.asarray(nodes_of_belief(num_beliefs))
-        at_start = partial(_at_prior, problem)
         return Solution(
             problem=problem,
             budgets=problem.budget * np.linspace(0, 1, num_budgets) ** 2,
             beliefs=beliefs,
             cost_to_go=value,
             spending=spending,
-            value=at_start(value[0, -1]),
-            coarse_value=at_start(coarse[0, -1]),
+            value=at_prior(problem, value[0, -1]),
+            coarse_value=at_prior(problem, coarse[0, -1]),
             largest_difference=float(np.abs(value[0, ::2, ::2] - coarse[0]).max() / value[0].max()),
         )
 
@@ -178,6 +177,7 @@ def position(for_one: Array, for_zero: Array, num_beliefs: int) -> Array:
     return angle * (2 / jnp.pi) * (num_beliefs - 1)
 
 
-def _at_prior(problem: Problem, value: np.ndarray) -> float:
+def at_prior(problem: Problem, value: np.ndarray | Array) -> float:
+    """The value at the prior, from that at the nodes of belief."""
     at = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), len(value))
     return float(interpolate(jnp.asarray(value), at))

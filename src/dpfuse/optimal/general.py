@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from dpfuse import _check
 from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kernel, make_options
-from dpfuse.optimal.gaussian import nodes_of_belief, position
+from dpfuse.optimal.gaussian import at_prior, nodes_of_belief, position
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.problem import Floats, Problem
 from dpfuse.optimal.simulation import Simulation, next_belief
@@ -52,7 +52,9 @@ class GeneralSolution:
         left: the node of the budget that is left after the release, same shape.
         kernels: the optimal collection, F(z | y), shape (K, budgets, beliefs, symbols, 2).
         budgets, beliefs: the nodes.
-        gap: how far the linear programmes were from proven optima, at most, in units of cost.
+        gap: how far the linear programmes were from proven optima on their nodes, at most, in units of cost.
+        coarse_value: `value` on a grid twice as coarse in beliefs, budgets and nodes of likelihood ratios.
+        largest_difference: between J*_1 on the two grids, over all nodes that they share, relative to the largest J*_1.
     """
 
     problem: Problem
@@ -63,6 +65,13 @@ class GeneralSolution:
     budgets: Floats
     beliefs: Floats
     gap: float
+    coarse_value: float
+    largest_difference: float
+
+    @property
+    def discretisation_error(self) -> float:
+        """How far the value is from that on the coarser grid, relatively."""
+        return abs(self.value / self.coarse_value - 1)
 
     @property
     def spending(self) -> Floats:
@@ -99,6 +108,8 @@ class GeneralSolution:
             "value": self.value,
             "num_symbols": self.kernels.shape[-2],
             "gap": self.gap,
+            "discretisation_error": self.discretisation_error,
+            "largest_difference": self.largest_difference,
             "num_beliefs": len(self.beliefs),
             "num_budgets": len(self.budgets),
         }
@@ -109,36 +120,52 @@ def solve_general(
 ) -> GeneralSolution:
     """The best collections over an alphabet of two symbols, or of four, which do as well as any number.
 
+    Best on a grid of beliefs, budgets and likelihood ratios: the same problem is solved with half as many of each, and
+    the difference comes with the solution.
+
     Args:
         problem: with one sensor.
         num_symbols: 2, of which randomised response is the symmetric case, or 4.
-        num_beliefs, num_budgets: nodes.
+        num_beliefs, num_budgets: nodes, odd numbers, so that every second one makes the coarser grid.
     """
     if problem.num_sensors != 1:
         raise ValueError(f"num_sensors must be 1 for whole collections, got {problem.num_sensors}; use solve for more")
     if num_symbols not in NUM_SYMBOLS:
         raise ValueError(f"num_symbols must be 2 or 4, got {num_symbols!r}; four are as good as any number")
     for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
-        _check.is_count(name, count, minimum=5)
+        if _check.is_count(name, count, minimum=9) % 2 == 0:
+            raise ValueError(f"{name} must be odd, got {count}; every second node makes the coarser grid")
     with jax.enable_x64(True):
         budgets = problem.budget * np.linspace(0, 1, num_budgets) ** 2
-        before, after = np.tril_indices(num_budgets, -1)
-        options = make_options(budgets[before] - budgets[after], problem.order, num_symbols)
-        arrays = [jnp.asarray(array) for array in (problem.transition, problem.sensor_probabilities[:, 0])]
-        value, left, gap = _induct(options, *arrays, problem.horizon, num_budgets, num_beliefs)
+        options, value, left, gap = _solve_on(problem, budgets, num_beliefs, num_symbols)
+        coarse = _solve_on(problem, budgets[::2], num_beliefs // 2 + 1, num_symbols, coarseness=2)[1]
         following = jnp.concatenate([value[1:], jnp.zeros_like(value[:1])])
-        kernels = _kernels(options, *arrays, following, left, num_symbols)
-        at_prior = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), num_beliefs)
+        kernels = _kernels(options, *_arrays(problem), following, left, num_symbols)
         return GeneralSolution(
             problem=problem,
-            value=float(interpolate(value[0, -1], at_prior)),
+            value=at_prior(problem, value[0, -1]),
             cost_to_go=np.asarray(value),
             left=np.asarray(left, np.int64),
             kernels=np.asarray(kernels),
             budgets=budgets,
             beliefs=np.asarray(nodes_of_belief(num_beliefs)),
             gap=float(gap),
+            coarse_value=at_prior(problem, coarse[0, -1]),
+            largest_difference=float(jnp.abs(value[0, ::2, ::2] - coarse[0]).max() / value[0].max()),
         )
+
+
+def _solve_on(
+    problem: Problem, budgets: Floats, num_beliefs: int, num_symbols: int, coarseness: int = 1
+) -> tuple[Options, Array, Array, Array]:
+    """The options, and for each step the cost to go and what is left; the largest gap."""
+    before, after = np.tril_indices(len(budgets), -1)
+    options = make_options(budgets[before] - budgets[after], problem.order, num_symbols, coarseness=coarseness)
+    return options, *_induct(options, *_arrays(problem), problem.horizon, len(budgets), num_beliefs)
+
+
+def _arrays(problem: Problem) -> tuple[Array, Array]:
+    return jnp.asarray(problem.transition), jnp.asarray(problem.sensor_probabilities[:, 0])
 
 
 @partial(jax.jit, static_argnames=("horizon", "num_budgets", "num_beliefs"))
