@@ -29,7 +29,7 @@ help:
 	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU, minutes on a GPU); out/us101"
-	@echo "make us101-quick one budget and one seed of it, 12 minutes"
+	@echo "make us101-quick one budget and one seed of it, a few minutes on 2 cores"
 	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
 	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"

@@ -63,7 +63,7 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the NGSIM files; by default DPFUSE_DATA")
     parser.add_argument("--out", type=Path, default=Path("out/us101"), help="where pieces and report go")
-    parser.add_argument("--quick", action="store_true", help="one budget, one seed, every design: 12 minutes")
+    parser.add_argument("--quick", action="store_true", help="one budget, one seed, every design: a few minutes")
     parser.add_argument("--jobs", type=int, default=1, help="pieces trained beside each other; 8 on a large GPU")
     parser.add_argument("--only", default="", help="only pieces with this in their name, and no report")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
