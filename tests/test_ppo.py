@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import dpfuse
 from conftest import BRIEF, SMALL, busy_data, make_design, promise
 from dpfuse.policy.rollout import add_up, close_loop, cut, draw_noise, listen, rollout
-from dpfuse.policy.step import usable_budget
-from dpfuse.training import ppo
+from dpfuse.policy.step import Policy, usable_budget
+from dpfuse.training import alternating, pathwise, ppo
 from dpfuse.training.settings import PPO
 
 # Two rounds, so that each half of Algorithm 2 follows the other at least once.
@@ -52,6 +52,12 @@ class TestLoop:
         spent = design.structure.charge_factor * np.square(np.asarray(result.weight, np.float64)).sum(0)
         assert np.isfinite(spent).all()
         assert (spent <= float(usable_budget(design.policy)) * (1 + 1e-5)).all()
+
+    def test_the_largest_exploration_spends_all_at_once(self):
+        design, windows, noise = play_everything()
+        result = close_loop(design.policy, listen(design.policy, windows), noise, jnp.full(noise.shape[:2], 1e6))
+        first = design.structure.charge_factor * np.square(np.asarray(result.weight[0], np.float64))
+        np.testing.assert_allclose(first, float(usable_budget(design.policy)), rtol=1e-3)
 
     def test_no_exploration_overdraws_an_account(self):
         design, windows, noise = play_everything("individual")
@@ -150,6 +156,23 @@ def train(walks, optimisation=BRIEF, ppo=SHORT, guarantee=None, **options):
         ppo=ppo,
         **options,
     )
+
+
+def test_with_g_held_the_joint_loss_moves_f_and_estimator_alone():
+    design, windows, noise = play_everything()
+    exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
+
+    def slopes(objective):
+        policy = design.policy
+        grads = jax.grad(lambda n: objective(Policy(n, policy.constants, policy.structure)))(policy.networks)
+        return {
+            name: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(getattr(grads, name)))
+            for name in ("recurrent_filter", "fusion_weight", "estimator")
+        }
+
+    held = slopes(lambda policy: alternating.joint_loss(policy, windows, (noise, exploration)))
+    assert held["fusion_weight"] == 0 and min(held["recurrent_filter"], held["estimator"]) > 0
+    assert slopes(lambda policy: pathwise.loss(policy, windows, noise, exploration))["fusion_weight"] > 0
 
 
 class TestAlgorithm2:

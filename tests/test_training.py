@@ -134,6 +134,31 @@ class TestProgress:
         assert np.isfinite(design.training["validation_mse"])
 
 
+class TestAverage:
+    def averages(self, decay, num_updates=5):
+        """The running average of the numbers 1, 2, 3, ... that weights might be."""
+        mix = pathwise.make_average(dpfuse.Optimisation(num_updates=num_updates, decay=decay))
+        average, seen = jnp.zeros(()), []
+        for number in range(1, num_updates + 1):
+            average = mix(average, jnp.float32(number), number)
+            seen.append(float(average))
+        return seen
+
+    def test_of_the_weights_is_over_as_many_updates_as_the_decay_says(self):
+        assert self.averages(0.0) == [1, 2, 3, 4, 5]
+        assert self.averages(0.9) == pytest.approx([1, 1.5, 2, 2.5, 3])
+        assert self.averages(0.5) == pytest.approx([1, 1.5, 2.25, 3.125, 4.0625])
+
+    def test_reaches_over_a_twentieth_of_all_updates(self):
+        assert self.averages(None, 200) == pytest.approx(self.averages(0.9, 200))
+        assert self.averages(None, 10) == self.averages(0.0, 10)
+
+    @pytest.mark.parametrize("decay", [-0.1, 1.0])
+    def test_decay_is_checked(self, decay):
+        with pytest.raises(ValueError, match="decay must be at least 0 and below 1"):
+            dpfuse.Optimisation(decay=decay)
+
+
 class TestDivergence:
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
     def test_is_an_error_and_not_a_design(self, walks, monkeypatch, broken):

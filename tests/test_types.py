@@ -284,6 +284,27 @@ class TestPacking:
         assert empty.num_slots == 1 and not empty.present.any()
 
 
+class TestJoining:
+    def test_every_run_of_every_part_is_there_as_it_was(self):
+        one, two = busy_data(num_runs=2, num_slots=3), busy_data(num_runs=3, num_slots=5, seed=1).windows(6)
+        joined = Trajectories.join([one, two])
+        assert (joined.num_runs, joined.num_slots) == (5, 5)
+        assert joined.windows_of == (*one.windows_of, *two.windows_of)
+        for part, runs in [(one, slice(0, 2)), (two, slice(2, 5))]:
+            slots = slice(0, part.num_slots)
+            np.testing.assert_array_equal(joined.state[runs], part.state)
+            np.testing.assert_array_equal(joined.measurements[runs, :, slots], part.measurements)
+            np.testing.assert_array_equal(joined.present[runs, :, slots], part.present)
+            np.testing.assert_array_equal(joined.sensors[runs, :, slots], part.sensors)
+        assert (joined.sensors[:2, :, 3:] == NOBODY).all() and not joined.present[:2, :, 3:].any()
+
+    def test_parts_must_be_alike(self):
+        with pytest.raises(ValueError, match="parts must agree in steps, states, channels and interval"):
+            Trajectories.join([busy_data(), busy_data(num_steps=5)])
+        with pytest.raises(ValueError, match="parts must have at least one entry"):
+            Trajectories.join([])
+
+
 class TestFiles:
     def test_a_recording_comes_back_as_it_was(self, tmp_path):
         data = busy_data(num_states=3, num_steps=9).windows(4, 2)

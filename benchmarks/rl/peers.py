@@ -110,10 +110,10 @@ class Spending(VecEnv):
         return [None] * self.num_envs
 
     def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
-        raise NotImplementedError
+        raise NotImplementedError("the environments have one common state: learners set nothing in a single one")
 
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
-        raise NotImplementedError
+        raise NotImplementedError("the environments have one common state: learners call nothing in a single one")
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs

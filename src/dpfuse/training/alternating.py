@@ -21,29 +21,20 @@ from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
-from dpfuse.training.best import Best, Fitted, Watch
+from dpfuse.training.best import Best, Fitted
 from dpfuse.training.pathwise import over_designs
 from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
-from dpfuse.training.settings import PPO, Optimisation
+from dpfuse.training.settings import PPO
 
 
-def fit(
-    networks: Networks,
-    constants: Constants,
-    structure: Structure,
-    sampler: Sampler,
-    validation: Windows,
-    optimisation: Optimisation,
-    keys: PRNGKeyArray,
-    watch: Watch,
-    settings: PPO,
-) -> Fitted:
-    """Train designs side by side; arguments as for `pathwise.fit`."""
+def fit(job: pathwise.Job, settings: PPO) -> Fitted:
+    """The best weights of every design; `TrainingDiverged` if a validation error is not finite."""
+    networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
-    joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, _joint_loss), structure))
+    joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure))
     hear = make_hear(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
@@ -85,7 +76,7 @@ def _fold(keys: PRNGKeyArray, *numbers: int) -> PRNGKeyArray:
     return keys
 
 
-def _joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Array:
+def joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Array:
     """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
     fixed = jax.lax.stop_gradient(policy.networks.fusion_weight)
     networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fixed)

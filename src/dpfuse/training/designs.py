@@ -123,8 +123,8 @@ def train_many(
     looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
     variance = np.square(scaling[-1])
     with ProgressBar(policy, optimisation.num_updates, variance, shown=progress) as bar:
-        job = (networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
-        fitted = pathwise.fit(*job) if method == "pathwise" else alternating.fit(*job, settings=ppo)
+        job = pathwise.Job(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
+        fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
     record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
     if method == "ppo":
         record["ppo"] = ppo.to_dict()

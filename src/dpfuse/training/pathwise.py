@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -55,26 +55,33 @@ def loss(
     return jnp.mean(squared) + jnp.mean(likelihood)
 
 
-def fit(
-    networks: Networks,
-    constants: Constants,
-    structure: Structure,
-    sampler: Sampler,
-    validation: Windows,
-    optimisation: Optimisation,
-    keys: PRNGKeyArray,
-    watch: Watch,
-) -> Fitted:
-    """Train designs side by side.
+class Job(NamedTuple):
+    """Designs to train side by side, and what with.
 
-    Args:
+    Attributes:
         networks, constants: with a leading axis for the designs.
+        validation: windows to choose the best weights by.
         keys: of each design's noise.
         watch: told how it goes.
+    """
+
+    networks: Networks
+    constants: Constants
+    structure: Structure
+    sampler: Sampler
+    validation: Windows
+    optimisation: Optimisation
+    keys: PRNGKeyArray
+    watch: Watch
+
+
+def fit(job: Job) -> Fitted:
+    """The best weights of every design.
 
     Raises:
         TrainingDiverged: if a validation error is not finite.
     """
+    networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh, loss), structure))
