@@ -1,0 +1,33 @@
+"""Real parts that some tests need: a broker, a browser, a database server."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+INSTALL = {
+    "mosquitto": "apt-get install mosquitto",
+    "chromium": "apt-get install chromium",
+    "initdb": "apt-get install postgresql",
+}
+# Debian keeps these out of the way of users.
+_ELSEWHERE = ("/usr/sbin", *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)))
+
+
+def find(program: str) -> str | None:
+    path = os.pathsep.join([os.environ.get("PATH", ""), *_ELSEWHERE])
+    return shutil.which(program, path=path)
+
+
+def needs(program: str) -> str:
+    """The program's path; without it the test is skipped, or fails where all parts must be there."""
+    found = find(program)
+    if found is None:
+        reason = f"{program} is not here; to run this test: {INSTALL[program]}"
+        if os.environ.get("DPFUSE_ALL_PARTS"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
