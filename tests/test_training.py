@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpfuse
-from conftest import BRIEF, SMALL, busy_data, promise, random_walks
+from conftest import BRIEF, SMALL, busy_data, make_structure, promise, random_walks
 from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.rollout import cut
 from dpfuse.systems import hidden_markov, linear_gaussian
@@ -157,6 +157,25 @@ class TestAverage:
     def test_decay_is_checked(self, decay):
         with pytest.raises(ValueError, match="decay must be at least 0 and below 1"):
             dpfuse.Optimisation(decay=decay)
+
+
+class TestExploration:
+    def test_falls_to_nothing_and_leaves_even_spending_alone(self):
+        optimisation = dpfuse.Optimisation(num_updates=10, exploration=0.5)
+        at = [pathwise.exploration_at(optimisation, make_structure(), number) for number in (5, 10)]
+        assert at == [0.25, 0.0]
+        assert pathwise.exploration_at(optimisation, make_structure(policy="constant"), 5) == 0.0
+
+    def test_makes_another_design(self, trained, walks):
+        brief = replace(BRIEF, exploration=1.0)
+        explored = train(walks, optimisation=brief)
+        assert explored.fingerprint != trained.fingerprint
+        assert explored.training["validation_mse"] == pytest.approx(trained.training["validation_mse"], rel=0.2)
+
+    @pytest.mark.parametrize("exploration", [-0.1, float("nan")])
+    def test_is_checked(self, exploration):
+        with pytest.raises(ValueError, match="exploration must be finite and at least 0"):
+            dpfuse.Optimisation(exploration=exploration)
 
 
 class TestDivergence:

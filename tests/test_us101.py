@@ -91,10 +91,10 @@ class TestRecord:
     def test_the_page_quotes_its_results(self, study, results):
         page = (FOLDER / "README.md").read_text()
         assert study["report"].on_page(page, results) == page
-        assert page.count("<!-- table") == 4
+        assert page.count("<!-- table") == len(study["report"].tables(results)) == 11
 
     def test_nobody_was_over_budget(self, results):
-        for part in (results["split"], results["folds"]):
+        for part in (results["split"], results["folds"], results["sensitivity"]):
             rows = [row for kinds in part.values() for found in kinds.values() for row in found]
             assert rows and all(row["num_over_budget"] == 0 and row["most_spent"] <= row["budget"] for row in rows)
 
@@ -114,10 +114,14 @@ class TestRecord:
     def test_spending_where_it_matters_beats_the_classical_design(self, results):
         """The claims of the page, from the results that it quotes."""
         for adjacency, kinds in results["split"].items():
-            for row in kinds["ppo"]:
+            for row in [*kinds["ppo"], *kinds["pathwise"]]:
                 if row["budget"] <= 1.5:
                     assert row["difference_ci95"][1] < 0, (adjacency, row["budget"])
             for ppo, pathwise in zip(kinds["ppo"], kinds["pathwise"], strict=True):
                 assert ppo["validation_mse"] < 1.05 * pathwise["validation_mse"]
         for kinds in results["folds"].values():
             assert all(row["difference_ci95"][1] < 0 for row in kinds["pathwise"])
+
+    def test_a_simulated_freeway_close_to_the_real_one_teaches_as_well(self, results):
+        rows = results["sensitivity"]["trained on simulated traffic, give or take 10%"].values()
+        assert all(row["ratio"] < 1.25 for found in rows for row in found)

@@ -22,7 +22,7 @@ NAMES = {
     "individual": "individual accounts",
 }
 # Colour-blind safe (Okabe and Ito).
-COLOURS = dict(zip(NAMES, ("#E69F00", "#56B4E9", "#CC79A7", "#0072B2", "#009E73"), strict=True))
+COLOURS = dict(zip(NAMES, ("#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"), strict=True))
 
 
 def draw(results: dict[str, Any], folder: Path) -> None:

@@ -34,7 +34,8 @@ class Piece:
         features, dimension: of f; None for what was chosen on validation.
         horizon: None for a stationary design.
         fold: number of the time fold, or None for the paper's split.
-        source: what they are trained and chosen on; tested is always on US-101.
+        spread: of the drivers and bottlenecks of the simulated freeways that they are trained and chosen on; None for
+            US-101 itself, which always tests.
         ppo: settings of PPO other than the usual ones.
     """
 
@@ -47,7 +48,7 @@ class Piece:
     horizon: int | None = 100
     share: float = 0.3
     fold: int | None = None
-    source: Literal["us101", "freeway"] = "us101"
+    spread: float | None = None
     ppo: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -63,7 +64,7 @@ class Piece:
         parts.append(f"K{self.horizon or 'stationary'}")
         parts.append(f"share{round(100 * self.share)}")
         parts += [] if self.fold is None else [f"fold{self.fold}"]
-        parts += [] if self.source == "us101" else [self.source]
+        parts += [] if self.spread is None else [f"freeway{round(100 * self.spread)}"]
         parts += [f"{name}-{value}".lower() for name, value in self.ppo.items()]
         parts.append(f"{len(self.budgets)}x{self.num_seeds}")
         return "_".join(parts)
@@ -121,7 +122,7 @@ def sensitivity() -> list[Piece]:
     shares = [replace(piece, share=share, budgets=HEADLINE) for share in (0.1, 1.0) for piece in base]
     long = [replace(piece, horizon=300, budgets=(0.07, 0.15, 0.5, 1.5)) for piece in base]
     stationary = [Piece(kind="individual", horizon=None, budgets=(0.07, 0.15, 0.5, 1.5), num_seeds=3)]
-    simulated = [replace(piece, source="freeway", budgets=HEADLINE) for piece in base[1:]]
+    simulated = [replace(piece, spread=spread, budgets=HEADLINE) for spread in (0.1, 0.2) for piece in base[1:]]
     return [*long, *stationary, *simulated, *shares]
 
 

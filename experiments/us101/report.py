@@ -123,7 +123,7 @@ def record(folder: Path) -> dict[str, Any]:
         if all(_path(folder, piece).exists() for piece in group)
     }
     for title, group in groups.items():
-        if title in results["sensitivity"] and group[0].source == "freeway":
+        if title in results["sensitivity"] and group[0].spread is not None:
             for piece in group:
                 trained_here = split["remove-one"][piece.kind]
                 results["sensitivity"][title][piece.kind] = Evidence(folder, piece).rows(trained_here)
@@ -136,8 +136,8 @@ def record(folder: Path) -> dict[str, Any]:
 
 
 def _title(piece: Piece) -> str:
-    if piece.source == "freeway":
-        return "trained on simulated traffic"
+    if piece.spread is not None:
+        return f"trained on simulated traffic, give or take {piece.spread:.0%}"
     if piece.horizon is None:
         return "stationary, over the whole test part"
     return f"{piece.horizon} steps, {piece.share:.0%} report"
@@ -178,7 +178,8 @@ def tables(results: dict[str, Any]) -> list[str]:
     """Markdown tables: a line for each kind, a column for each budget."""
     text = [table(f"{adjacency}, the paper's split", kinds) for adjacency, kinds in results["split"].items()]
     text += [table(f"{adjacency}, five folds", kinds) for adjacency, kinds in results.get("folds", {}).items()]
-    return text + [table(f"remove-one, {title}", kinds) for title, kinds in results.get("sensitivity", {}).items()]
+    text += [table(f"remove-one, {title}", kinds) for title, kinds in results.get("sensitivity", {}).items()]
+    return text + ([ablation_table(results["ablation"])] if results.get("ablation") else [])
 
 
 def table(title: str, kinds: dict[str, list[dict[str, Any]]]) -> str:
@@ -187,6 +188,18 @@ def table(title: str, kinds: dict[str, list[dict[str, Any]]]) -> str:
     lines = [f"| {title} | " + " | ".join(f"B = {budget:g}" for budget in budgets) + " |"]
     lines.append("|---" * (len(budgets) + 1) + "|")
     lines += [f"| {kind} | " + " | ".join(_cell(row) for row in rows) + " |" for kind, rows in kinds.items()]
+    return "\n".join(lines)
+
+
+def ablation_table(ablation: list[dict[str, Any]]) -> str:
+    """Validation and test error of Algorithm 2, as it is and with one choice made otherwise."""
+    kinds = {", ".join(f"{k} = {v}" for k, v in tried["changes"].items()): tried["designs"] for tried in ablation}
+    budgets = [row["budget"] for row in ablation[0]["designs"]]
+    lines = ["| Algorithm 2, validation / test | " + " | ".join(f"B = {budget:g}" for budget in budgets) + " |"]
+    lines.append("|---" * (len(budgets) + 1) + "|")
+    for name, rows in kinds.items():
+        cells = [f"{row['validation_mse']:.0f} / {row['mse']:.0f}" for row in rows]
+        lines.append(f"| {name or 'as it is'} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 

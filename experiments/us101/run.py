@@ -25,7 +25,7 @@ import dpfuse
 
 RECORDING = "recording.dpfuse-data"
 # Patience without end: the running average of the weights is at its best when the learning rate has come down.
-OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6)
+OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6, exploration=1.0)
 QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
 
 
@@ -104,8 +104,8 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
         if piece.fold is None
         else traffic.fold(recording, piece.share, piece.fold)
     )
-    if piece.source == "freeway":
-        parts = traffic.Parts(*traffic.simulated(piece.share), parts.test)
+    if piece.spread is not None:
+        parts = traffic.Parts(*traffic.simulated(piece.share, piece.spread), parts.test)
     designs = dpfuse.train_many(
         parts.training,
         parts.validation,

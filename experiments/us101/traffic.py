@@ -51,9 +51,9 @@ def fold(recording: Trajectories, share: float, number: int) -> Parts:
     return _parts(recording, share, usable, (after, validation[1]), test)
 
 
-def simulated(share: float, num_runs: int = 12) -> tuple[Trajectories, Trajectories]:
+def simulated(share: float, spread: float, num_runs: int = 24) -> tuple[Trajectories, Trajectories]:
     """Training and validation on our freeway with randomised drivers and bottlenecks: nobody's data."""
-    roads = [freeway.Freeway().randomised(seed) for seed in range(num_runs + 3)]
+    roads = [freeway.Freeway().randomised(seed, spread) for seed in range(num_runs + 3)]
     runs = freeway.simulate(roads, num_runs=len(roads), duration_s=1500.0, interval_s=INTERVAL_S, seed=1)
     reporting = runs.sample_sensors(share, seed=0)
     return reporting.runs(np.arange(num_runs)), reporting.runs(np.arange(num_runs, len(roads)))

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
 
-from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
+from dpfuse.policy.rollout import Crowd, Windows, add_up, listen
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
@@ -34,7 +34,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
-    joint = jax.jit(_explored(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure))
+    joint = jax.jit(pathwise.by_chance(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure))
     hear = make_hear(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
@@ -80,29 +80,7 @@ def joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]
     """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
     fixed = jax.lax.stop_gradient(policy.networks.fusion_weight)
     networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fixed)
-    noise, exploration = randomness
-    return pathwise.loss(Policy(networks, policy.constants, policy.structure), windows, noise, exploration)
-
-
-def _explored(update: pathwise.Update, structure: Structure) -> pathwise.Update:
-    """The update, given a key and a spread for each design instead of noise and exploration."""
-
-    def draw(key: PRNGKeyArray, spread: Array, windows: Windows) -> tuple[Array, Array]:
-        def on_device(windows: Windows, key: PRNGKeyArray) -> tuple[Array, Array]:
-            noise_key, exploration_key = jax.random.split(key)
-            exploration = spread * jax.random.normal(exploration_key, windows.state.shape[:2])
-            return draw_noise(structure, windows, noise_key), exploration
-
-        return jax.vmap(on_device)(windows, jax.random.split(key, windows.state.shape[0]))
-
-    def with_keys(
-        networks: Networks, train_state: Any, constants: Constants, windows: Windows, chance: tuple[PRNGKeyArray, Array]
-    ) -> tuple[Networks, Any, Array]:
-        keys, spread = chance
-        randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(keys, spread, windows)
-        return update(networks, train_state, constants, windows, randomness)
-
-    return with_keys
+    return pathwise.explored_loss(Policy(networks, policy.constants, policy.structure), windows, randomness)
 
 
 def make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[Networks, Constants, Windows], Pool]:

@@ -55,6 +55,11 @@ def loss(
     return jnp.mean(squared) + jnp.mean(likelihood)
 
 
+def explored_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Float[Array, ""]:
+    """The loss, with noise and exploration handed over as one."""
+    return loss(policy, windows, *randomness)
+
+
 class Job(NamedTuple):
     """Designs to train side by side, and what with.
 
@@ -84,7 +89,7 @@ def fit(job: Job) -> Fitted:
     networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
-    update = jax.jit(_with_own_noise(make_update(optimiser, structure, mesh, loss), structure))
+    update = jax.jit(by_chance(make_update(optimiser, structure, mesh, explored_loss), structure))
     validate = make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     # Where the update leaves them: else its second call would compile it anew.
@@ -94,7 +99,8 @@ def fit(job: Job) -> Fitted:
     best = Best(lambda weights: validate(weights, constants), optimisation, watch)
     for number in range(1, optimisation.num_updates + 1):
         step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
-        networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), step_keys)
+        spread = np.full(len(keys), exploration_at(optimisation, structure, number), np.float32)
+        networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), (step_keys, spread))
         average = mix(average, networks, number)
         is_due = number % optimisation.validate_every == 0 or number == optimisation.num_updates
         if is_due and best.look(number, average):
@@ -159,20 +165,34 @@ def make_update(
     return update
 
 
-def _with_own_noise(update: Update, structure: Structure) -> Update:
-    """The update, given a key for each design instead of noise."""
+def by_chance(update: Update, structure: Structure) -> Update:
+    """The update, given a key and a spread for each design instead of noise and exploration."""
 
-    def draw(key: PRNGKeyArray, windows: Windows) -> Array:
-        device_keys = jax.random.split(key, windows.state.shape[0])
-        return jax.vmap(partial(draw_noise, structure))(windows, device_keys)
+    def draw(key: PRNGKeyArray, spread: Array, windows: Windows) -> tuple[Array, Array]:
+        def on_device(windows: Windows, key: PRNGKeyArray) -> tuple[Array, Array]:
+            noise_key, exploration_key = jax.random.split(key)
+            exploration = spread * jax.random.normal(exploration_key, windows.state.shape[:2])
+            return draw_noise(structure, windows, noise_key), exploration
+
+        return jax.vmap(on_device)(windows, jax.random.split(key, windows.state.shape[0]))
 
     def with_keys(
-        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, keys: PRNGKeyArray
+        networks: Networks,
+        train_state: optax.OptState,
+        constants: Constants,
+        windows: Windows,
+        chance: tuple[PRNGKeyArray, Array],
     ) -> tuple[Networks, optax.OptState, Array]:
-        noise = jax.vmap(draw, in_axes=(0, None), out_axes=1)(keys, windows)
-        return update(networks, train_state, constants, windows, noise)
+        randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(*chance, windows)
+        return update(networks, train_state, constants, windows, randomness)
 
     return with_keys
+
+
+def exploration_at(optimisation: Optimisation, structure: Structure, number: int) -> float:
+    """The spread of the explored log-odds at that update; it falls to nothing, and even spending has none."""
+    is_fixed = structure.policy == "constant" or not structure.is_private
+    return 0.0 if is_fixed else optimisation.exploration * (1 - number / optimisation.num_updates)
 
 
 def make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable[[Networks, Constants], Array]:

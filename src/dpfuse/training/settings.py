@@ -41,6 +41,8 @@ class Optimisation:
         num_updates: gradient steps at most.
         decay: of the running average of the weights, which is what is validated and kept; 0 for none. By default it
             reaches over a twentieth of all updates.
+        exploration: standard deviation of the random log-odds that move g's choices while it is trained pathwise; it
+            falls to nothing. E then meets more weights than g would show it, and fits the data at hand less closely.
         batch_size: windows in a gradient step.
         learning_rate: the largest one; it warms up and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
@@ -53,6 +55,7 @@ class Optimisation:
 
     num_updates: int = 2000
     decay: float | None = None
+    exploration: float = 0.0
     batch_size: int = 16
     learning_rate: float = 2e-2
     window: int | None = None
@@ -66,6 +69,8 @@ class Optimisation:
         for name in counts if self.window is None else [*counts, "window"]:
             _check.is_count(name, getattr(self, name))
         _check.is_positive("learning_rate", self.learning_rate)
+        if not 0 <= self.exploration < float("inf"):
+            raise ValueError(f"exploration must be finite and at least 0, got {self.exploration}")
         if self.decay is not None and not 0 <= self.decay < 1:
             raise ValueError(f"decay must be at least 0 and below 1, got {self.decay}")
 
