@@ -191,6 +191,15 @@ class TestDivergence:
         with pytest.raises(TrainingDiverged, match=r"not finite after 1 updates?; lower learning_rate \(0.03\)"):
             train(walks, optimisation=ONE_UPDATE)
 
+    def test_a_gradient_that_overflows_once_is_left_out(self):
+        optimiser = pathwise.make_optimiser(BRIEF)
+        weights = jnp.ones(3)
+        state = optimiser.init(weights)
+        for gradient in (jnp.ones(3), jnp.full(3, jnp.inf), jnp.ones(3)):
+            moves, state = optimiser.update(gradient, state, weights)
+            assert jnp.isfinite(moves).all()
+        assert state.total_notfinite == 1
+
     def test_extreme_measurements_give_a_design_or_an_error(self, walks):
         measurements = walks[0].measurements.copy()
         measurements[0, 0, 0], measurements[0, 0, 1] = 3e38, -3e38

@@ -49,16 +49,16 @@ class Best:
         self._history: list[NDArray[np.float64]] = []
         self._looks_since = 0
 
-    def look(self, number: int, networks: Networks) -> bool:
-        """Whether to stop, after a look at the weights that `number` updates have made.
+    def look(self, number: int, networks: Networks, *, is_sound: bool = True) -> bool:
+        """Whether to stop, after a look at the weights that `number` updates have made; not sound: none of them could.
 
         Raises:
-            TrainingDiverged: if a validation error is not finite.
+            TrainingDiverged: if a validation error is not finite, or the updates were not sound.
         """
         errors = np.asarray(self._validate(networks), np.float64)
-        if not np.isfinite(errors).all():
+        if not (is_sound and np.isfinite(errors).all()):
             raise TrainingDiverged(
-                f"the validation error is not finite after {number} updates; lower learning_rate "
+                f"the validation error or the gradient is not finite after {number} updates; lower learning_rate "
                 f"({self._optimisation.learning_rate}) or look for extreme values in the training data"
             )
         self._history.append(errors)

@@ -226,8 +226,12 @@ def _scaling(training: Trajectories, architecture: Architecture) -> list[NDArray
         raise ValueError("training must have at least one present sensor")
     low, high = architecture.measurement_range or (seen.min(0), seen.max(0))
     low, high = (np.broadcast_to(np.asarray(bound, np.float32), num_channels) for bound in (low, high))
-    if not (np.isfinite(low) & np.isfinite(high) & (low <= high)).all():
-        raise ValueError("measurement_range must be finite with low below high in every channel")
+    with np.errstate(over="ignore"):
+        if not (np.isfinite(high - low) & (low <= high)).all():
+            raise ValueError(
+                "measurement_range must be finite with low below high in every channel; without one, training must "
+                "hold no extreme values"
+            )
     high = np.where(high > low, high, low + 1)
     std = training.state.std(axis=(0, 1))
     values = low, high, training.state.mean(axis=(0, 1)), np.where(std > 0, std, 1.0)

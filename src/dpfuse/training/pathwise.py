@@ -27,6 +27,8 @@ from dpfuse.training.settings import Optimisation
 
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
+# Through hundreds of steps a gradient can overflow once in a while; so many in a row are more than bad luck.
+_MOST_OVERFLOWS = 10
 
 Update = Callable[[Networks, optax.OptState, Constants, Windows, Any], tuple[Networks, optax.OptState, Array]]
 
@@ -103,7 +105,7 @@ def fit(job: Job) -> Fitted:
         networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), (step_keys, spread))
         average = mix(average, networks, number)
         is_due = number % optimisation.validate_every == 0 or number == optimisation.num_updates
-        if is_due and best.look(number, average):
+        if is_due and best.look(number, average, is_sound=bool((train_state.total_notfinite < number).all())):
             break
     return best.fitted()
 
@@ -125,7 +127,8 @@ def make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
     schedule = optax.warmup_cosine_decay_schedule(
         0.0, optimisation.learning_rate, warm_up, optimisation.num_updates, 0.01 * optimisation.learning_rate
     )
-    return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.nadam(schedule))
+    clipped = optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.nadam(schedule))
+    return optax.apply_if_finite(clipped, _MOST_OVERFLOWS)
 
 
 def make_update(
