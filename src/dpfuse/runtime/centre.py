@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Accounts, Carry, ExactStep, missing_release
+from dpfuse.policy.exact import Carry, ExactStep, missing_release
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
-from dpfuse.privacy.release import make_noise
+from dpfuse.privacy.release import Accounts, make_noise
 from dpfuse.runtime.ledger import Entry, Ledger, Row
 from dpfuse.runtime.ledger.head import head_path
 
@@ -70,15 +70,15 @@ class FusionCentre:
     """
 
     def __init__(self, design: Design, ledger: Ledger | str | os.PathLike[str], *, forget_after: int = 50) -> None:
-        self._forget_after = _check.is_count("forget_after", forget_after)
+        _check.is_count("forget_after", forget_after, 0)
         self._ledger = _open(ledger, design) if isinstance(ledger, str | os.PathLike) else ledger
         self.streams = self._ledger.streams
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
-        self._step = ExactStep(design, min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS), len(self.streams))
+        num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
+        self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
         make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
         self._carry = self._rebuild()
-        self._last_heard: dict[tuple[int, int], int] = {}
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._inboxes: dict[int, Inbox] = {self._now: {}, self._now + 1: {}}
@@ -118,9 +118,9 @@ class FusionCentre:
             LedgerRefused: nothing of this step may be published, and no other step will be.
         """
         step, reports = self._close_step()
-        stream, ids, values, present = self._rows_for(step, reports)
+        stream, ids, values = _by_stream(reports, self.design.structure.num_channels)
         self._ledger.refresh(ids)
-        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values, present)
+        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
         ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
         entries = [
             Entry(name, step, charged, own_ids)
@@ -132,8 +132,7 @@ class FusionCentre:
 
     def skip(self) -> None:
         """Let the step pass without a release; its reports are dropped."""
-        step, _ = self._close_step()
-        self._forget(step)
+        self._close_step()
         nothing = [missing_release(self.design.structure.dimension)] * len(self.streams)
         self._carry, _ = self._step.follow(self._carry, nothing)
 
@@ -164,23 +163,6 @@ class FusionCentre:
             self._now += 1
             self._inboxes[self._now + 1] = {}
         return step, reports
-
-    def _forget(self, step: int) -> None:
-        """Drop the memory of those who were silent for too long."""
-        oldest = step - self._forget_after
-        self._last_heard = {sensor: heard for sensor, heard in self._last_heard.items() if heard >= oldest}
-
-    def _rows_for(
-        self, step: int, reports: Inbox
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """A row for everybody who is remembered or reports, by stream: stream, id, report, and whether there is one."""
-        self._last_heard |= dict.fromkeys(reports, step)
-        self._forget(step)
-        who = sorted(self._last_heard)
-        silent = (np.nan,) * self.design.structure.num_channels
-        stream, ids = np.array(who, np.int64).reshape(-1, 2).T
-        values = np.array([reports.get(sensor, silent) for sensor in who]).reshape(len(who), len(silent))
-        return stream, ids, values, np.array([sensor in reports for sensor in who], bool)
 
     def _rebuild(self) -> Carry:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
@@ -216,6 +198,14 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     except OverflowError:
         return None
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
+
+
+def _by_stream(reports: Inbox, num_channels: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Stream, id and values of all reports, in the order of the streams."""
+    stream, ids = np.array(list(reports), np.int64).reshape(-1, 2).T
+    order = np.argsort(stream, kind="stable")
+    values = np.array(list(reports.values())).reshape(-1, num_channels)
+    return stream[order], ids[order], values[order]
 
 
 def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
