@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, missing_release
+from dpfuse.policy.exact import Carry, ExactStep, as_measurements, missing_release
 from dpfuse.policy.step import Estimate
-from dpfuse.privacy.budget import IndividualFilter, TotalFilter
+from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, make_noise
 from dpfuse.runtime.ledger import Entry, Ledger, Row
 from dpfuse.runtime.ledger.head import head_path
@@ -28,7 +28,34 @@ from dpfuse.runtime.ledger.head import head_path
 # Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 4096
 
-Inbox = dict[tuple[int, int], tuple[float, ...]]
+Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+
+
+class Inbox:
+    """The reports for one step, one by one and in blocks; private."""
+
+    def __init__(self) -> None:
+        self._single: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._blocks: list[Block] = []
+
+    def add(self, stream: int, sensor: int, report: tuple[float, ...]) -> None:
+        self._single.setdefault((stream, sensor), report)
+
+    def add_block(self, block: Block) -> None:
+        self._blocks.append(block)
+
+    def by_stream(self, num_channels: int) -> Block:
+        """Stream, id and values of all reports, in the order of the streams; of one sensor's the first comes first."""
+        stream, ids = np.array(list(self._single), np.int64).reshape(-1, 2).T
+        values = as_measurements(list(self._single.values()), (len(ids), num_channels))
+        blocks = [(stream, ids, values), *self._blocks]
+        joined = (
+            blocks[-1] if not len(ids) and len(blocks) == 2 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
+        )
+        if (joined[0][1:] >= joined[0][:-1]).all():
+            return joined
+        order = np.argsort(joined[0], kind="stable")
+        return tuple(part[order] for part in joined)
 
 
 class Published(NamedTuple):
@@ -81,7 +108,7 @@ class FusionCentre:
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
-        self._inboxes: dict[int, Inbox] = {self._now: {}, self._now + 1: {}}
+        self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
 
     @property
     def now(self) -> int:
@@ -108,7 +135,24 @@ class FusionCentre:
         with self._lock:
             inbox = self._inboxes.get(step)
             if inbox is not None:
-                inbox.setdefault((number, sensor), report)
+                inbox.add(number, sensor, report)
+
+    def receive_many(self, stream: ArrayLike, sensors: ArrayLike, step: int, values: ArrayLike) -> None:
+        """Take the reports of many sensors for one step.
+
+        Args:
+            stream: the number of each report's stream among `streams`, shape (m,).
+            sensors: their ids, shape (m,).
+            values: shape (m, n_y); a row that is not finite numbers is no report.
+        """
+        numbers, ids = as_ids(stream), as_ids(sensors)
+        rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
+        is_report = (numbers >= 0) & (numbers < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
+        block = numbers[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
+        with self._lock:
+            inbox = self._inboxes.get(step)
+            if inbox is not None:
+                inbox.add_block(block)
 
     def tick(self) -> list[Published]:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
@@ -118,7 +162,7 @@ class FusionCentre:
             LedgerRefused: nothing of this step may be published, and no other step will be.
         """
         step, reports = self._close_step()
-        stream, ids, values = _by_stream(reports, self.design.structure.num_channels)
+        stream, ids, values = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(ids)
         self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
         ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
@@ -161,7 +205,7 @@ class FusionCentre:
             step = self._now
             reports = self._inboxes.pop(step)
             self._now += 1
-            self._inboxes[self._now + 1] = {}
+            self._inboxes[self._now + 1] = Inbox()
         return step, reports
 
     def _rebuild(self) -> Carry:
@@ -198,14 +242,6 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     except OverflowError:
         return None
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
-
-
-def _by_stream(reports: Inbox, num_channels: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Stream, id and values of all reports, in the order of the streams."""
-    stream, ids = np.array(list(reports), np.int64).reshape(-1, 2).T
-    order = np.argsort(stream, kind="stable")
-    values = np.array(list(reports.values())).reshape(-1, num_channels)
-    return stream[order], ids[order], values[order]
 
 
 def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
