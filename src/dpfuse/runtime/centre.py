@@ -10,7 +10,6 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,8 +21,7 @@ from dpfuse.policy.exact import Carry, ExactStep, as_measurements, missing_relea
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, make_noise
-from dpfuse.runtime.ledger import Entry, Ledger, Row
-from dpfuse.runtime.ledger.head import head_path
+from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 4096
@@ -98,7 +96,7 @@ class FusionCentre:
 
     def __init__(self, design: Design, ledger: Ledger | str | os.PathLike[str], *, forget_after: int = 50) -> None:
         _check.is_count("forget_after", forget_after, 0)
-        self._ledger = _open(ledger, design) if isinstance(ledger, str | os.PathLike) else ledger
+        self._ledger = open_ledger(ledger, design, create=True) if isinstance(ledger, str | os.PathLike) else ledger
         self.streams = self._ledger.streams
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
@@ -242,11 +240,6 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     except OverflowError:
         return None
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
-
-
-def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
-    is_new = not Path(path).exists() and not head_path(Path(path)).exists()
-    return Ledger.create(path, design) if is_new else Ledger.open(path, design)
 
 
 def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
