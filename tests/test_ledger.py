@@ -26,7 +26,7 @@ from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
-from dpfuse.runtime.ledger import public_rows, verify
+from dpfuse.runtime.ledger import open_ledger, public_rows, verify
 from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
 
 CANARY = 4242424242424242
@@ -142,7 +142,7 @@ class TestVerify:
         with Ledger.create(path, design, STREAMS) as ledger:
             ledger_id = ledger.terms.ledger_id
         head_of(path).write_bytes(head)
-        refused(path, design, "belongs to another ledger")
+        refused(path, design, "the head file of another ledger")
         assert ledger_id not in head.decode()
 
 
@@ -192,6 +192,20 @@ class TestRows:
         assert [row.step for row in public_rows(place.path.with_name("road.db"))] == [1]
         with pytest.raises(ValueError, match="must have a guarantee"):
             Ledger.create(place.path.with_name("other.db"), make_design(features="unbounded"))
+
+
+def test_opened_by_its_place_and_created_only_if_told(place):
+    design = make_terms("individual")
+    with pytest.raises(LedgerRefused, match="is missing; check the path"):
+        open_ledger(place.path, design)
+    with open_ledger(place.path, design, create=True) as ledger:
+        ledger.refresh([7])
+        [row] = ledger.commit([entry(ledger, 1, "main")])
+    with open_ledger(str(place.path), design, ["main"], create=True) as ledger:
+        assert list(ledger.rows("main")) == [row]
+    with pytest.raises(LedgerRefused, match="has the streams main for good"):
+        open_ledger(place.path, design, STREAMS)
+    open_ledger(place.path, design).close()
 
 
 class TestFilesThatAreNotAsTheyWere:
@@ -255,7 +269,7 @@ class TestFilesThatAreNotAsTheyWere:
         tip = verify(path).tip
         for start in range(0, len(content), 4096):
             path.write_bytes(content[:start] + rng.bytes(4096) + content[start + 4096 :])
-            with pytest.raises(LedgerRefused, match="damaged|not a dpfuse ledger|put the right file back"):
+            with pytest.raises(LedgerRefused, match="damaged|not a dpfuse ledger|put the right"):
                 Ledger.open(path, design)
         path.write_bytes(content)
         assert verify(path).tip == tip

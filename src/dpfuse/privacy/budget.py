@@ -7,8 +7,9 @@ one that does not changes nothing, so a smaller one may still follow. Stopping b
 costs chosen from past releases, keeps the promise at every order (Feldman and Zrnic 2021; for zCDP Whitehouse
 et al. 2023).
 
-Accounts are Python integers: numpy wraps silently and floats round. int64 is used only for q.q, where the
-entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
+numpy wraps silently and floats round, so what could leave 63 bits is a Python integer. The accounts of sensors,
+tens of thousands in one step, are int64: each is between 0 and S, a cost is compared with what is left and only then
+added, and in q.q the entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
+from dpfuse._index import ABSENT, Index
 from dpfuse.errors import BudgetExceeded
 from dpfuse.types import NOBODY, Guarantee
 
@@ -54,11 +56,16 @@ def check_exact(budget: int, dimension: int) -> None:
         )
 
 
-def counts_once(ids: ArrayLike) -> NDArray[np.bool_]:
-    """Which rows count, shape (m,): the first one of each id, and none of a negative id (nobody)."""
+def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> NDArray[np.bool_]:
+    """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
     sensors = as_ids(ids)
-    is_first = np.zeros(sensors.shape, bool)
-    is_first[np.unique(sensors, return_index=True)[1]] = True
+    ascending = np.sort(sensors)
+    is_first = np.ones(sensors.shape, bool)
+    if (ascending[1:] == ascending[:-1]).any():  # or else nobody is there twice
+        streams = np.broadcast_to(stream, sensors.shape)
+        order = np.lexsort((sensors, streams))  # stable: of equal ones the first row comes first
+        is_same = [part[order[1:]] == part[order[:-1]] for part in (sensors, streams)]
+        is_first[order[1:]] = ~(is_same[0] & is_same[1])
     return is_first & (sensors > NOBODY)
 
 
@@ -128,7 +135,8 @@ class IndividualFilter:
         - Unit: one id. No id ever spends more than the budget, whatever is sent and in whatever order; a tie
           is allowed. A new id starts with the whole budget; no account is ever deleted.
         - A row that does not fit becomes zeros and costs nothing; a smaller one may follow.
-        - An id counts once a step: of several rows only the first counts. A negative id is nobody: zeros.
+        - An id counts once a step and stream: of several rows only the first counts. A negative id is nobody: zeros.
+        - One that is in several streams pays for each, row by row; what its later rows find is what the earlier left.
         - What an id spends, and the row that comes back for it, depends on its own rows alone.
         - Neither `repr` nor any error shows an account, a row, or how many accounts there are. `left` and
           `accounts` do: what they return is never published, logged or shown.
@@ -140,7 +148,9 @@ class IndividualFilter:
         self._budget = _check.is_count("budget", budget, 0)
         self._factor = _check.is_count("factor", factor)
         check_exact(self._budget, 1)
-        self._spent = _as_accounts(spent or {}, self._budget)
+        self._index = Index()
+        self._spent = np.zeros(self._index.size, np.int64)
+        self.update(spent or {})
 
     @property
     def budget(self) -> int:
@@ -153,35 +163,71 @@ class IndividualFilter:
 
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
-        return np.array([self._budget - self._spent.get(i, 0) for i in as_ids(ids).tolist()], np.int64)
+        number = self._find(as_ids(ids))
+        # Both are within 0 and the budget, of 63 bits.
+        return self._budget - np.where(number == ABSENT, 0, self._spent[number])
 
     def accounts(self) -> dict[int, int]:
         """What each id has spent, to store in a ledger. Private: never publish it."""
-        return dict(self._spent)
+        numbers, _, ids = self._index.keys()
+        pairs = zip(ids.tolist(), self._spent[numbers].tolist(), strict=True)
+        return {sensor: spent for sensor, spent in pairs if spent}
 
-    def spend(self, ids: ArrayLike, contributions: ArrayLike) -> Admitted:
+    def update(self, spent: Mapping[int, int]) -> None:
+        """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
+        accounts = _as_accounts(spent, self._budget)
+        number = self._open(np.fromiter(accounts, np.int64, len(accounts)))
+        self._spent[number] = np.fromiter(accounts.values(), np.int64, len(accounts))
+
+    def spend(self, ids: ArrayLike, contributions: ArrayLike, stream: Integers | int = 0) -> Admitted:
         """One step: debit every contribution that fits and clear every one that does not.
 
         Args:
             ids: of the sensors, shape (m,).
             contributions: in whole grid steps, shape (m, d).
+            stream: the number of the stream that each row belongs to, shape (m,).
         """
         sensors, rows = as_ids(ids), _as_rows(contributions)
         if len(sensors) != len(rows):
             raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
-        rows = clear_rows(rows, counts_once(sensors) & ((rows >= -largest) & (rows <= largest)).all(-1))
+        rows = clear_rows(rows, counts_once(sensors, stream) & ((rows >= -largest) & (rows <= largest)).all(-1))
         costs = self._factor * (rows * rows).sum(-1)
-        refused = []
-        for row, (sensor, cost) in enumerate(zip(sensors.tolist(), costs.tolist(), strict=True)):
-            spent = self._spent.get(sensor, 0) + cost
-            if spent > self._budget:
-                refused.append(row)
-            elif cost:
-                self._spent[sensor] = spent
+        refused = self._debit(sensors, costs)
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)
+
+    def _debit(self, sensors: Integers, costs: Integers) -> Integers:
+        """Take every cost that fits, row by row, and return the rows whose cost does not."""
+        rows = np.flatnonzero(costs)
+        number = self._open(sensors[rows])
+        if not (np.diff(np.sort(number)) == 0).any():
+            # Nobody pays twice: all at once. A cost, below 2^63, is compared with what is left, and added if it fits.
+            fits = costs[rows] <= self._budget - self._spent[number]
+            self._spent[number[fits]] += costs[rows[fits]]
+            return rows[~fits]
+        refused = []
+        for row, account, cost in zip(rows.tolist(), number.tolist(), costs[rows].tolist(), strict=True):
+            if cost > self._budget - int(self._spent[account]):
+                refused.append(row)
+            else:
+                self._spent[account] += cost
+        return np.array(refused, np.int64)
+
+    def _find(self, sensors: Integers) -> Integers:
+        return self._index.find(np.zeros_like(sensors), sensors)
+
+    def _open(self, sensors: Integers) -> Integers:
+        """The number of each one's account, which is opened if there is none."""
+        number = self._find(sensors)
+        if (is_new := number == ABSENT).any():
+            new = np.unique(sensors[is_new])
+            self._index.add(np.zeros_like(new), new)
+            if (room := self._index.size - len(self._spent)) > 0:
+                self._spent = np.concatenate([self._spent, np.zeros(room, np.int64)])
+            number[is_new] = self._find(sensors[is_new])
+        return number
 
     def __repr__(self) -> str:
         return f"IndividualFilter(budget={self._budget}, factor={self._factor})"

@@ -1,0 +1,63 @@
+"""What is remembered of each sensor in each stream, wherever it is stored."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse._index import ABSENT, Index
+from dpfuse.types import NOBODY
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+_NEVER = np.iinfo(np.int64).max
+
+
+class Memory:
+    """An array for each sensor and stream. Private: never to be shown.
+
+    A place is storage only: it goes to whoever comes next, and nothing that is computed depends on its number.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        self._index = Index()
+        self._last_step = np.full(self._index.size, _NEVER)
+        self._values = np.zeros((self._index.size, *shape), np.float32)
+
+    def find(self, stream: Integers, ids: Integers) -> Integers:
+        """The place of each sensor, shape (rows,), `ABSENT` for one that is not remembered."""
+        return self._index.find(stream, ids)
+
+    def read(self, places: Integers) -> Floats:
+        """What is stored there, shape (rows, ...); anything for `ABSENT`."""
+        return np.asarray(self._values[places])
+
+    def write(self, step: int, stream: Integers, ids: Integers, places: Integers, values: Floats) -> None:
+        """Remember the values; of several rows of one sensor the first counts, and nobody is remembered."""
+        places = self._settle(stream, ids, places)
+        rows = np.flatnonzero(places != ABSENT)[::-1]  # of what is assigned to one place, the last stays
+        self._values[places[rows]] = values[rows]
+        self._last_step[places[rows]] = step
+
+    def forget(self, before: int) -> None:
+        """Drop what was last written before that step."""
+        places = np.flatnonzero(self._last_step < before)
+        self._last_step[places] = _NEVER
+        self._index.remove(places)
+
+    def __repr__(self) -> str:
+        return "Memory()"
+
+    def _settle(self, stream: Integers, ids: Integers, places: Integers) -> Integers:
+        """The places, with one for each newcomer."""
+        new = np.flatnonzero((places == ABSENT) & (ids > NOBODY))
+        owners = np.unique(np.stack([stream[new], ids[new]]), axis=1)
+        self._index.add(*owners)
+        if (room := self._index.size - len(self._last_step)) > 0:
+            self._last_step = np.concatenate([self._last_step, np.full(room, _NEVER)])
+            more = np.zeros((room, *self._values.shape[1:]), np.float32)
+            self._values = np.concatenate([self._values, more])
+        settled = places.copy()
+        settled[new] = self._index.find(stream[new], ids[new])
+        return settled
