@@ -193,6 +193,14 @@ class TestIndividual:
         assert again.spend([2**62], [[2]]).contributions.tolist() == [[0]]
         assert all(type(number) is int for pair in again.accounts().items() for number in pair)
 
+    def test_accounts_that_others_debit_are_taken_over(self):
+        accounts = IndividualFilter(100, 1, {1: 10, 2: 20})
+        accounts.update({2: 99, 3: 100})
+        assert accounts.accounts() == {1: 10, 2: 99, 3: 100}
+        assert accounts.spend([2, 3], [[2], [1]]).costs.tolist() == [0, 0]
+        with pytest.raises(ValueError, match="at most the budget"):
+            accounts.update({1: 101})
+
     @pytest.mark.parametrize("entry", [2**31, 2**32, 2**62, 2**63 - 1, -(2**63), -(2**32)])
     @pytest.mark.parametrize("dimension", [1, 2, 4])
     def test_no_entry_wraps(self, entry, dimension):

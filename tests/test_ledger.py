@@ -26,7 +26,7 @@ from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
-from dpfuse.runtime.ledger import public_rows, verify
+from dpfuse.runtime.ledger import open_ledger, public_rows, verify
 from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
 
 CANARY = 4242424242424242
@@ -192,6 +192,20 @@ class TestRows:
         assert [row.step for row in public_rows(place.path.with_name("road.db"))] == [1]
         with pytest.raises(ValueError, match="must have a guarantee"):
             Ledger.create(place.path.with_name("other.db"), make_design(features="unbounded"))
+
+
+def test_opened_by_its_place_and_created_only_if_told(place):
+    design = make_terms("individual")
+    with pytest.raises(LedgerRefused, match="is missing; check the path"):
+        open_ledger(place.path, design)
+    with open_ledger(place.path, design, create=True) as ledger:
+        ledger.refresh([7])
+        [row] = ledger.commit([entry(ledger, 1, "main")])
+    with open_ledger(str(place.path), design, ["main"], create=True) as ledger:
+        assert list(ledger.rows("main")) == [row]
+    with pytest.raises(LedgerRefused, match="has the streams main for good"):
+        open_ledger(place.path, design, STREAMS)
+    open_ledger(place.path, design).close()
 
 
 class TestFilesThatAreNotAsTheyWere:

@@ -159,6 +159,10 @@ class IndividualFilter:
         """What each id has spent, to store in a ledger. Private: never publish it."""
         return dict(self._spent)
 
+    def update(self, spent: Mapping[int, int]) -> None:
+        """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
+        self._spent |= _as_accounts(spent, self._budget)
+
     def spend(self, ids: ArrayLike, contributions: ArrayLike) -> Admitted:
         """One step: debit every contribution that fits and clear every one that does not.
 

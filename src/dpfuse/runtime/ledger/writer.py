@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from numpy.typing import ArrayLike
+
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
@@ -143,6 +145,12 @@ class Ledger:
                 spent: dict[Any, Any] = dict(self._connection.execute("SELECT sensor, spent FROM accounts"))
             self._shared = IndividualFilter(self._mechanism.budget, self._mechanism.factor, spent)
         return self._shared
+
+    def refresh(self, ids: ArrayLike) -> None:
+        """Before these sensors are charged: bring their accounts up to date, where other centres debit them too.
+
+        Nobody else writes to a ledger in SQLite, so there is nothing to do here.
+        """
 
     def rows(self, stream: str, start: int = 1) -> Iterator[Row]:
         """The committed rows of a stream from step `start` on, in order: to publish them again."""
