@@ -1,4 +1,4 @@
-"""What the page and the metrics are told of each release: a function of releases and public settings alone.
+"""What the page is told of each release: a function of releases and public settings alone.
 
 In replay mode, where the data is nobody's, each point also has the truth, the error, how long the tick took and how
 many reports came in. Nothing else in the package may show these.
@@ -6,198 +6,133 @@ many reports came in. Nothing else in the package may show these.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import math
-import threading
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
-from dpfuse import _check
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.loss import renyi_loss
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
     from dpfuse.runtime.centre import Published
+    from dpfuse.runtime.hub import Hub, ReplayNotes
 
 HISTORY_S = 300.0
-"""How far back a page that comes late can look, if there are few streams."""
-_MOST_POINTS = 100_000
-_FEWEST_STEPS = 100
+"""How far back a page that comes late can look, at most."""
 HEARTBEAT_S = 1.0
 
 
-class Replayed(NamedTuple):
-    """What is known of a step only where the data is nobody's.
-
-    Attributes:
-        latency_s: how long its tick took.
-        num_reports: how many came in for the stream.
-    """
-
-    latency_s: float
-    num_reports: int
-
-
-class Point(NamedTuple):
-    """One release with its estimate; `replayed` and `truth` are None outside of replay mode."""
-
-    published: Published
-    replayed: Replayed | None
-    truth: tuple[float, ...] | None
-
-
 class Feed:
-    """The last minutes of every stream, and whoever follows them.
-
-    `publish` may be called from any thread, at the moment when a step is published and not before. Everything else
-    belongs to the event loop.
+    """The published steps of every stream with estimate and loss, to look at.
 
     **Guarantees**
-        - What a follower or `last` gets is a function of published rows and estimates and of public settings, unless
-          `is_replay`.
-        - A follower that is slow, or many of them, hold up nobody: points are kept once for all, and the oldest go.
+        - Everything here is a function of published rows and their estimates, of the ticker's public state and of
+          public settings, unless there are `notes`, which a centre with real sensors never has.
 
     Args:
         first_step: the step at which this process began, which is how a restart is seen.
         state: says what the ticker does: running, over, failed or stopped.
-        interval_s: between steps; by default the design's.
+        notes: what a replay tells beside its reports.
     """
 
     def __init__(
         self,
+        hub: Hub,
         design: Design,
-        streams: Iterable[str],
         *,
+        interval_s: float,
         first_step: int = 1,
         state: Callable[[], str] = lambda: "running",
-        interval_s: float | None = None,
-        is_replay: bool = False,
+        notes: ReplayNotes | None = None,
     ) -> None:
         if design.guarantee is None:
             raise ValueError("design must have a guarantee; the non-private floor may not be shown")
-        self.design, self.streams, self.is_replay = design, tuple(streams), is_replay
-        self.first_step, self._state = first_step, state
-        self.interval_s = design.interval_s if interval_s is None else interval_s
-        per_stream = max(_FEWEST_STEPS, _MOST_POINTS // len(self.streams))
-        self.num_kept = min(per_stream, math.ceil(HISTORY_S / self.interval_s))
-        self._points: dict[str, deque[Point]] = {name: deque(maxlen=self.num_kept) for name in self.streams}
-        self._num_released = dict.fromkeys(self.streams, 0)
-        self._truth: dict[tuple[str, int], tuple[float, ...]] = {}
-        self._lock = threading.Lock()
-        self._waiting: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
+        self.hub, self.design, self.guarantee = hub, design, design.guarantee
+        self.interval_s, self.first_step = interval_s, first_step
+        self._state, self._notes = state, notes
+        self._fingerprint = design.fingerprint
+
+    @property
+    def is_replay(self) -> bool:
+        return self._notes is not None
+
+    @property
+    def num_kept(self) -> int:
+        """How many steps back a page goes."""
+        return math.ceil(HISTORY_S / self.interval_s)
 
     @property
     def state(self) -> str:
         return self._state()
 
-    def publish(self, published: Sequence[Published], replayed: Mapping[str, Replayed] | None = None) -> None:
-        """Take in what was just published; `replayed` counts in replay mode only."""
-        with self._lock:
-            for one in published:
-                stream, step = one.row.stream, one.row.step
-                truth = self._truth.pop((stream, step), None)
-                extra = replayed.get(stream) if replayed and self.is_replay else None
-                self._points[stream].append(Point(one, extra, truth))
-                self._num_released[stream] += 1
-            waiting = list(self._waiting)
-        for loop, event in waiting:
-            loop.call_soon_threadsafe(event.set)
+    def latest(self, stream: str) -> Published | None:
+        """The newest one, None before the first of this process."""
+        return next(iter(self.hub.recent(stream, self.hub.last_step(stream))), None)
 
-    def tell_truth(self, stream: str, step: int, state: Sequence[float]) -> None:
-        """What really was at a step that is not published yet. Replay mode only: in earnest nobody knows."""
-        if not self.is_replay:
-            raise ValueError("the truth may be told in replay mode only")
-        _check.is_one_of("stream", stream, self.streams)
-        with self._lock:
-            self._truth[stream, step] = tuple(state)
-            while len(self._truth) > _MOST_POINTS:  # steps that never came
-                del self._truth[next(iter(self._truth))]
+    async def frames(self, stream: str, start: int = 1) -> AsyncIterator[bytes]:
+        """Server-sent events: the centre's state by the clock and when it changes, and a point for each release."""
+        start = max(start, self.hub.last_step(stream) - self.num_kept + 1)
+        state, due = None, time.monotonic()
+        yield b"retry: 500\n\n"
+        while True:
+            number = self.hub.number
+            if state != (state := self.state) or time.monotonic() >= due:
+                due = time.monotonic() + HEARTBEAT_S
+                yield b"event: status\ndata: %s\n\n" % self._status(stream, state)
+            published = self.hub.recent(stream, start)
+            if published:
+                start = published[-1].row.step + 1
+                yield b"".join(self._frame(one) for one in published)
+            if self.hub.is_closed:
+                return
+            await self.hub.waited(number, max(due - time.monotonic(), 0.0))
 
-    def last(self, stream: str) -> Published | None:
-        """The newest one, None before the first."""
-        points = self._points[stream]
-        return points[-1].published if points else None
+    def _frame(self, published: Published) -> bytes:
+        return b"id: %d\ndata: %s\n\n" % (published.row.step, json.dumps(self.describe(published)).encode())
 
-    def num_released(self, stream: str) -> int:
-        """Releases of this process, since `first_step`."""
-        return self._num_released[stream]
+    def _status(self, stream: str, state: str) -> bytes:
+        last = self.hub.last_step(stream)
+        status = {"state": state, "first_step": self.first_step, "step": last, "design": self._fingerprint}
+        return json.dumps(status).encode()
 
-    def since(self, stream: str, start: int) -> list[Point]:
-        """The points from step `start` on that are still kept, in order."""
-        with self._lock:
-            points = list(self._points[stream])
-        return [point for point in points if point.published.row.step >= start]
-
-    async def follow(self, stream: str, start: int = 1) -> AsyncIterator[str]:
-        """Server-sent events: the state of the centre every second and when it changes, and a point for each release."""
-        loop, event = asyncio.get_running_loop(), asyncio.Event()
-        state, due = None, loop.time()
-        with self._lock:
-            self._waiting.add((loop, event))
-        try:
-            yield "retry: 500\n\n"
-            while True:
-                event.clear()
-                if loop.time() >= due or self.state != state:
-                    state, due = self.state, loop.time() + HEARTBEAT_S
-                    yield f"event: status\ndata: {json.dumps(self._status(stream))}\n\n"
-                for point in self.since(stream, start):
-                    start = point.published.row.step + 1
-                    yield f"id: {start - 1}\ndata: {json.dumps(self.describe(point))}\n\n"
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), max(due - loop.time(), 0))
-        finally:
-            with self._lock:
-                self._waiting.discard((loop, event))
-
-    def _status(self, stream: str) -> dict[str, Any]:
-        last = self.last(stream)
-        return {
-            "state": self.state,
-            "first_step": self.first_step,
-            "step": last.row.step if last else 0,
-            "design": self.design.fingerprint,
-        }
-
-    def describe(self, point: Point) -> dict[str, Any]:
-        """The point as the page reads it: estimates in the state's units, releases in standard deviations of noise."""
-        row, mean, std = point.published
+    def describe(self, published: Published) -> dict[str, Any]:
+        """A step as the page reads it: estimates in the state's units, releases in standard deviations of noise."""
+        row, mean, std = published
         described: dict[str, Any] = {
             "step": row.step,
             "mean": _short(mean),
             "std": _short(std),
             "release": _short(row.to_release().value / GRID),
             "weight": _short([row.weight / GRID])[0],
-            "loss": _short([self.loss(point.published)])[0],
+            "loss": _short([self.loss(published)])[0],
         }
         if row.budget_left is not None:
-            described["budget_left"] = _short([as_loss(self._order, row.budget_left)])[0]
-        if self.is_replay:
-            truth, replayed = point.truth, point.replayed
-            described["truth"] = _short(truth) if truth else None
-            described["error"] = _short([m - t for m, t in zip(mean, truth, strict=False)]) if truth else None
-            described["latency_ms"] = _short([1e3 * replayed.latency_s])[0] if replayed else None
-            described["reports"] = replayed.num_reports if replayed else None
-        return described
+            described["budget_left"] = _short([as_loss(self.guarantee.order, row.budget_left)])[0]
+        return described | self._replayed(published) if self.is_replay else described
+
+    def _replayed(self, published: Published) -> dict[str, Any]:
+        assert self._notes is not None
+        at = published.row.stream, published.row.step
+        truth, latency_s = self._notes.truth.get(at), self._notes.latency_s.get(published.row.step)
+        is_known = truth is not None and len(truth) == len(published.mean)
+        return {
+            "truth": _short(truth) if is_known else None,
+            "error": _short(m - t for m, t in zip(published.mean, truth, strict=True)) if is_known else None,
+            "latency_ms": None if latency_s is None else _short([1e3 * latency_s])[0],
+            "reports": self._notes.num_reports.get(at, 0),
+        }
 
     def loss(self, published: Published) -> float:
         """The Rényi loss of a step as it was charged; in individual accounting, the most that any sensor could pay."""
-        row, structure, guarantee = published.row, self.design.structure, self.design.guarantee
-        assert guarantee is not None  # checked above
+        row, structure = published.row, self.design.structure
         if row.cost is not None:
-            return as_loss(guarantee.order, row.cost)
+            return as_loss(self.guarantee.order, row.cost)
         longest = structure.dimension if structure.features == "box" else 1
-        most = renyi_loss(guarantee.order, structure.charge_factor * longest, row.weight / GRID)
-        return min(most, guarantee.budget)
-
-    @property
-    def _order(self) -> float:
-        assert self.design.guarantee is not None  # checked above
-        return self.design.guarantee.order
+        most = renyi_loss(self.guarantee.order, structure.charge_factor * longest, row.weight / GRID)
+        return min(most, self.guarantee.budget)
 
 
 def _short(values: Iterable[float]) -> list[float | None]:

@@ -66,12 +66,12 @@ def page_router(feed: Feed, *, labels: Sequence[str] = ()) -> APIRouter:
         last_event_id: Annotated[str | None, Header()] = None,
     ) -> StreamingResponse:
         """Estimates and spending for the page, as server-sent events: what is kept from `start` on, then as it comes."""
-        if stream not in feed.streams:
+        if stream not in feed.hub.streams:
             raise HTTPException(404)
         if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
             start = max(start, int(last_event_id) + 1)
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return StreamingResponse(feed.follow(stream, start), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(feed.frames(stream, start), media_type="text/event-stream", headers=headers)
 
     return router
 
@@ -80,7 +80,7 @@ def render(feed: Feed, labels: Sequence[str] = ()) -> str:
     """The page's HTML, with its settings and the guarantee written into it."""
     guarantee = feed.design.guarantee
     assert guarantee is not None  # a feed has one
-    words = in_words(guarantee, len(feed.streams))
+    words = in_words(guarantee, len(feed.hub.streams))
     settings = json.dumps(page_settings(feed, labels))
     return Template((STATIC / "index.html").read_text()).substitute(
         # Inside of a script element nothing but this can end it.
@@ -101,7 +101,7 @@ def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
     if len(names) != structure.num_states:
         raise ValueError(f"labels must be {structure.num_states}, one for each coordinate of the state, got {len(names)}")
     return {
-        "streams": list(feed.streams),
+        "streams": list(feed.hub.streams),
         "interval_s": feed.interval_s,
         "num_kept": feed.num_kept,
         "is_replay": feed.is_replay,

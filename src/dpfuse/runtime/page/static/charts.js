@@ -7,7 +7,12 @@ const TIME_STEPS = [0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 /** A range that follows the data only when it must: when they leave it, or fill less than half of it. */
-function calmRange({ from = null, isSymmetric = false }) {
+function calmRange({ from = null, to = null, isSymmetric = false }) {
+  if (to !== null) {
+    const whole = () => [from, to];
+    whole.reset = () => {};
+    return whole;
+  }
   let low = null;
   let high = null;
   const range = (_, min, max) => {
@@ -40,11 +45,11 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
     width: element.clientWidth,
     height: element.clientHeight,
     legend: { show: false },
-    padding: [8, 4, 0, 0],
+    padding: [8, 18, 0, 0],
     scales: { x: { time: false }, y: { range: yRange } },
     axes: [
-      { ...axis, grid: { show: false }, size: 26, space: 70, incrs: TIME_STEPS, values: (_, at, __, ___, incr) => at.map((s) => clock(s, incr < 1)) },
-      { ...axis, grid, size: 52, space: 34, gap: 6 },
+      { ...axis, grid: { show: false }, size: 24, space: 70, incrs: TIME_STEPS, values: (_, at, __, ___, incr) => at.map((s) => clock(s, incr < 1)) },
+      { ...axis, grid, size: 52, space: element.clientHeight > 200 ? 36 : 22, gap: 6 },
     ],
     series: [{}, ...series.map(({ color, fillColor, ...one }) => ({
       width: 1.75,

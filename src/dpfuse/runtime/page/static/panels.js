@@ -54,6 +54,12 @@ export function makePanels(settings, view, history) {
       data: () => [value((point) => point.loss)],
       key: (point) => [["l", settings.accounting === "total" ? "Rényi loss" : "most that any sensor could pay", significant(point.loss)]],
     },
+    budget: {
+      series: [{ color: "loss", fillColor: "loss-fill", width: 1.25 }],
+      range: { from: 0, to: settings.budget },
+      data: () => [value((point) => point.budget_left)],
+      key: (point) => [["l", "Rényi budget left", significant(point.budget_left)]],
+    },
     reports: {
       series: [{ color: "second", width: 1.25, paths: stepped }],
       range: { from: 0 },
@@ -68,9 +74,12 @@ export function makePanels(settings, view, history) {
     },
   };
 
+  const isShown = { budget: settings.accounting === "total", reports: isReplay, latency: isReplay };
+  const shown = Object.entries(kinds).filter(([name]) => isShown[name] ?? true);
+  document.getElementById("small-panels").dataset.count = shown.length - 1;
   const panels = {};
-  for (const [name, kind] of Object.entries(kinds)) {
-    if (!isReplay && (name === "reports" || name === "latency")) continue;
+  for (const [name, kind] of shown) {
+    document.getElementById(`${name}-title`).parentElement.hidden = false;
     const element = document.getElementById(`${name}-chart`);
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
@@ -110,14 +119,13 @@ export function makePanels(settings, view, history) {
   function draw() {
     const last = history.last?.step ?? 0;
     const isWhole = settings.horizon !== null && settings.horizon <= view.windowSteps;
-    const end = isWhole ? settings.horizon : last;
-    const start = isWhole ? 0 : end - view.windowSteps;
+    const start = isWhole ? 0 : Math.max(0, last - view.windowSteps);
+    const end = isWhole ? settings.horizon : start + view.windowSteps;
     points = history.since(Math.max(start, 1));
     const times = points.map((point) => point.step * interval);
-    for (const [name, kind] of Object.entries(kinds)) {
+    for (const [name, kind] of shown) {
       const panel = panels[name];
-      if (!panel) continue;
-      panel.draw([times, ...kind.data()], start * interval, Math.max(end, start + 1) * interval);
+      panel.draw([times, ...kind.data()], start * interval, end * interval);
       showKey(name, panel.chart.cursor.idx ?? null);
     }
     if (pinnedStep !== null && points.length) {

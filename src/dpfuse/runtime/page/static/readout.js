@@ -19,13 +19,14 @@ export function makeReadout(settings, view, history) {
   let tableDrawnAt = 0;
 
   byId("budget-fact").hidden = !isTotal;
-  show("loss-name", isTotal ? "Loss of this step" : "Most a sensor could pay");
-  show("loss-note", isTotal ? "Rényi loss" : `this step, of ${significant(budget)} in all`);
+  show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
+  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
     show("quantity", label.name);
     show("unit", label.unit);
+    document.title = `${label.name} · dpfuse live`;
     const point = history.newest(1)[0];
     if (!point) {
       for (const id of ["mean", "spread", "step", "loss", "budget", "error", "reports", "latency"]) show(id, "–");
@@ -39,7 +40,7 @@ export function makeReadout(settings, view, history) {
     show("spread", fixed(half, digits));
     show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
     show("step", point.step.toLocaleString("en"));
-    show("step-note", horizon === null ? `${clock(point.step * interval)} since the start` : `of ${horizon.toLocaleString("en")}`);
+    show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.budget_left));
