@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import numpy as np
 
 from dpfuse.privacy.release import make_noise
 from dpfuse.runtime import Entry
 from dpfuse.runtime.ledger import open_ledger
+from dpfuse.runtime.ledger.postgres_store import is_address
 from ledger_kills import DESIGN
 
 IDS = np.arange(4)
@@ -45,7 +47,8 @@ def write_for_ever(where: str, published: str, *streams: str) -> None:
 
 def main() -> None:
     for streams in (1, 2):
-        make_noise(2 * streams)  # loads OpenDP once, for all children
+        make_noise(2 * streams)  # loads OpenDP once, for all children; the drivers of databases too
+    import_module("psycopg" if is_address(sys.argv[1]) else "apsw")
     print("ready", flush=True)
     for _ in sys.stdin:
         child = os.fork()

@@ -326,9 +326,9 @@ def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterat
     with reading(Address.parse(where)) as (snapshot, terms):
         if stream is not None:
             _check.is_one_of("stream", stream, terms.streams)
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ANY(?) ORDER BY step, stream"
-        names = list(terms.streams) if stream is None else [stream]
-        yield from map(Row._make, snapshot.execute(query, (start, names)))
+        where_stream, names = ("", ()) if stream is None else ("AND stream = ?", (stream,))
+        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? {where_stream} ORDER BY step, stream"
+        yield from map(Row._make, snapshot.execute(query, (start, *names)))
 
 
 def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
