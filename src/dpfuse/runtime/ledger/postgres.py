@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
 _WRITER_WAIT_S = 5.0
-_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s) ORDER BY sensor FOR NO KEY UPDATE"
+_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s::bigint[]) ORDER BY sensor FOR NO KEY UPDATE"
 _OPEN = (
     "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
 )
@@ -242,14 +242,14 @@ class PostgresLedger(Ledger):
         if len(spent) < len(sensors):
             # New accounts are a transaction of their own, for which nobody waits while holding one.
             self._let_go()
-            self._session.execute(_OPEN, ([sensor for sensor in sensors if sensor not in spent],))
+            self._session.execute(_OPEN, (_array(sensor for sensor in sensors if sensor not in spent),))
             spent = self._lock_those_there(sensors)
         self._held = frozenset(spent)
         return spent
 
     def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
         self._session.execute("BEGIN")
-        return dict(self._session.execute(_LOCK, (sensors,)).fetchall())
+        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall())
 
     def _let_go(self) -> None:
         self._held = frozenset()
@@ -283,7 +283,7 @@ class PostgresLedger(Ledger):
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
         if num_strange:
             raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
-        values = list(debits), list(debits.values()), self._mechanism.budget
+        values = _array(debits), _array(debits.values()), self._mechanism.budget
         if self._session.execute(_DEBIT, values).rowcount != len(debits):
             raise LedgerRefused(
                 f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
@@ -398,6 +398,11 @@ def _claim(connection: Connection[Any], address: Address, terms: Terms, streams:
                 f"first"
             )
         time.sleep(0.02)
+
+
+def _array(integers: Iterable[int]) -> str:
+    """As PostgreSQL reads it; psycopg looks at each one several times."""
+    return f"{{{','.join(map(str, integers))}}}"
 
 
 def _key(terms: Terms, purpose: str) -> int:
