@@ -251,6 +251,39 @@ def test_two_centres_at_the_same_sensors(place, tmp_path):
     assert hammer(place, tmp_path, 3)[0] > 20
 
 
+@pytest.mark.parametrize("is_in_order", [True, False])
+def test_nobody_waits_in_a_circle(shared, is_in_order):
+    """Negative control: one centre that takes the accounts in another order."""
+    ids, refusals = np.arange(300), []
+    north, south = shared
+    if not is_in_order:
+        backwards = postgres._LOCK.replace("ORDER BY sensor", "ORDER BY sensor DESC")
+
+        def lock_backwards(sensors):
+            south._session.execute("BEGIN")
+            return dict(south._session.execute(backwards, (sensors,)).fetchall())
+
+        south._lock_those_there = lock_backwards
+
+    def work(ledger):
+        rng = np.random.default_rng()
+        try:
+            for step in range(1, 25 if is_in_order else 2000):
+                ledger.refresh(rng.permutation(ids))
+                ledger.commit([entry(ledger, step, ledger.streams[0], 1e-4, ids)])
+                if refusals:
+                    return
+        except LedgerRefused as error:
+            refusals.append(str(error))
+
+    threads = [threading.Thread(target=work, args=(ledger,)) for ledger in shared]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refusals) == (not is_in_order) and all("is locked by another" in refusal for refusal in refusals)
+
+
 def by_hand(server, place, *statements):
     return server.run(f"SET search_path = {place.schema}", *statements)
 
