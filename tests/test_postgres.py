@@ -143,7 +143,7 @@ class TestCentres:
         north.commit([entry(north, 1, weight=0.0)])
         south.refresh(IDS)
         south.commit([entry(south, 1, "south", 0.09)])
-        assert set(spent(north).values()) == {0}
+        assert spent(north) == {}
         north.refresh(IDS)
         after = spent(north)
         assert after == dict.fromkeys([0, 7, 2**63 - 1], 94371**2)
@@ -177,14 +177,15 @@ class TestCentres:
             north.close()
         waiting.join(5)
         assert not waiting.is_alive()
-        assert south.accounts("south").accounts()[7] == (10485**2 if end == "commit" else 0)
+        assert south.accounts("south").accounts().get(7, 0) == (10485**2 if end == "commit" else 0)
 
     def test_a_step_that_was_not_committed_is_not_charged(self, shared):
         north, _ = shared
         north.refresh(IDS)
         charge(north)
+        assert spent(north)
         north.refresh(IDS)
-        assert set(spent(north).values()) == {0}
+        assert spent(north) == {}
 
     def test_totals_need_no_refresh(self, place):
         with place.create(make_terms("total"), STREAMS) as ledger:

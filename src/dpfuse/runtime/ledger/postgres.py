@@ -223,6 +223,9 @@ class PostgresLedger(Ledger):
             if self._is_open and os.getpid() == self._process:
                 self._let_go()
 
+    def tidy(self) -> None:
+        """Nothing to do: the server looks after its log."""
+
     def close(self) -> None:
         """Let go of streams, accounts and connection; what was not committed is undone."""
         if self._is_open:
@@ -249,7 +252,7 @@ class PostgresLedger(Ledger):
 
     def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
         self._session.execute("BEGIN")
-        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall())
+        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall()) if sensors else {}
 
     def _let_go(self) -> None:
         self._held = frozenset()
@@ -284,7 +287,7 @@ class PostgresLedger(Ledger):
         if num_strange:
             raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
         values = _array(debits), _array(debits.values()), self._mechanism.budget
-        if self._session.execute(_DEBIT, values).rowcount != len(debits):
+        if debits and self._session.execute(_DEBIT, values).rowcount != len(debits):
             raise LedgerRefused(
                 f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
                 f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"

@@ -322,6 +322,7 @@ def _meaning(error: Exception) -> str:
         errors.DeadlockDetected: "is locked by another program; stop that program, then open the ledger again",
         errors.UndefinedTable: "lacks a table of the ledger; it was changed by hand",
         errors.UndefinedObject: "knows no such role; create it first",
+        errors.DuplicateSchema: "was made by another centre at this moment; open it",
         errors.DuplicateTable: "has tables of these names already; choose another schema",
         errors.IntegrityError: "refused a row that breaks its rules; nothing was recorded",
     }
