@@ -53,6 +53,7 @@ class Hub:
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._number = 0
         self._is_closed = False
+        self._watchers: list[Callable[[Sequence[Published]], None]] = []
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -77,6 +78,8 @@ class Hub:
 
     def publish(self, published: Sequence[Published]) -> None:
         """Let everybody see these, from this moment on."""
+        for watcher in self._watchers:
+            watcher(published)
         with self._changed:
             for one in published:
                 recent = self._recent[one.row.stream]
@@ -85,6 +88,10 @@ class Hub:
                 recent.append(one)
                 self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
             self._wake()
+
+    def watch(self, watcher: Callable[[Sequence[Published]], None]) -> None:
+        """Tell the watcher of everything that is published, in the thread that publishes it; for what is quick."""
+        self._watchers.append(watcher)
 
     def close(self) -> None:
         """Nothing follows: whoever waits is woken, and streams of events end."""
@@ -146,12 +153,13 @@ class Hub:
 class ReplayNotes:
     """What a replay tells beside its reports, where the data is nobody's: the truth, and how many reports came.
 
-    Never made for live sensors: how many there are is private.
+    Never made for live sensors: how many there are is private, and so is how long a step takes with them.
     """
 
     def __init__(self) -> None:
         self.truth: dict[tuple[str, int], list[float]] = {}
         self.num_reports: dict[tuple[str, int], int] = {}
+        self.latency_s: dict[int, float] = {}
 
     def tell(self, stream: str, step: int, state: list[float]) -> None:
         """Note the truth of a step."""
@@ -163,8 +171,13 @@ class ReplayNotes:
         self.num_reports[stream, step] = self.num_reports.get((stream, step), 0) + 1
         _forget(self.num_reports)
 
+    def time(self, step: int, latency_s: float) -> None:
+        """Note how long a step took."""
+        self.latency_s[step] = latency_s
+        _forget(self.latency_s)
 
-def _forget(notes: dict[tuple[str, int], Any]) -> None:
+
+def _forget(notes: dict[Any, Any]) -> None:
     if len(notes) > _KEPT_IN_ALL:
         del notes[next(iter(notes))]
 

@@ -43,34 +43,31 @@ export function makePanels(settings, view, history) {
       series: coordinates.map((index) => ({ color: HUES[index % HUES.length], width: 1 })),
       range: { isSymmetric: true },
       data: () => coordinates.map((index) => value((point) => point.release[index])),
-      key: (point) => [
-        ...coordinates.slice(0, 4).map((index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(point.release[index], 2)]),
-        [null, "in standard deviations of the noise", ""],
-      ],
+      key: (point) => coordinates.slice(0, 4).map((index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(point.release[index], 2)]),
     },
     loss: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.loss)],
-      key: (point) => [["l", settings.accounting === "total" ? "Rényi loss" : "most that any sensor could pay", significant(point.loss)]],
+      key: (point) => [["l", settings.accounting === "total" ? "by every sensor, at worst" : "by one sensor, at most", significant(point.loss)]],
     },
     budget: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25 }],
       range: { from: 0, to: settings.budget },
       data: () => [value((point) => point.budget_left)],
-      key: (point) => [["l", "Rényi budget left", significant(point.budget_left)]],
+      key: (point) => [["l", "of the stream", significant(point.budget_left)]],
     },
     reports: {
       series: [{ color: "second", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.reports)],
-      key: (point) => [["r1", "reports", fixed(point.reports, 0)]],
+      key: (point) => [["r1", "all sensors", fixed(point.reports, 0)]],
     },
     latency: {
       series: [{ color: "fourth", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.latency_ms)],
-      key: (point) => [["r3", "milliseconds", significant(point.latency_ms)]],
+      key: (point) => [["r3", "from the end of the step", significant(point.latency_ms)]],
     },
   };
 
