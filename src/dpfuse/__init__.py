@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     )
     from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
-    from dpfuse.runtime import Entry, Ledger
+    from dpfuse.runtime import Entry, FusionCentre, Ledger
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -36,6 +36,7 @@ __all__ = [
     "Entry",
     "ExactStep",
     "FileRefused",
+    "FusionCentre",
     "Guarantee",
     "Ledger",
     "LedgerRefused",
@@ -66,7 +67,7 @@ _HOME = {
     ),
     "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
-    "runtime": ("Entry", "Ledger"),
+    "runtime": ("Entry", "FusionCentre", "Ledger"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }
