@@ -22,6 +22,7 @@ from dpfuse.policy.exact import Accounts, Carry, ExactStep, missing_release
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
 from dpfuse.privacy.release import make_noise
+from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row
 from dpfuse.runtime.ledger.head import head_path
 
@@ -77,6 +78,8 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         self._step = ExactStep(design, min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS), len(self.streams))
         make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
+        self.past: list[Published] = []
+        """The last of what was committed before this centre was made, with estimates: to show where it stood; public."""
         self._carry = self._rebuild()
         self._last_heard: dict[tuple[int, int], int] = {}
         self._lock = threading.Lock()
@@ -188,14 +191,15 @@ class FusionCentre:
         nothing = missing_release(self.design.structure.dimension)
         histories = [self._ledger.rows(stream) for stream in self.streams]
         upcoming = [next(history, None) for history in histories]
-        for step in range(1, 1 + max(map(self._ledger.last_step, self.streams))):
-            released = []
-            for number, row in enumerate(upcoming):
-                is_due = row is not None and row.step == step
-                released.append(row.to_release() if row is not None and is_due else nothing)
-                if is_due:
+        last = max(map(self._ledger.last_step, self.streams))
+        for step in range(1, 1 + last):
+            due = [row if row is not None and row.step == step else None for row in upcoming]
+            carry, estimate = self._step.follow(carry, [row.to_release() if row else nothing for row in due])
+            if step > last - num_kept(len(self.streams)):
+                self.past += _published(due, estimate)
+            for number, row in enumerate(due):
+                if row is not None:
                     upcoming[number] = next(histories[number], None)
-            carry, _ = self._step.follow(carry, released)
         return carry
 
     def _accounts(self) -> Accounts:
@@ -223,8 +227,9 @@ def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
     return Ledger.create(path, design) if is_new else Ledger.open(path, design)
 
 
-def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
+def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
     def numbers(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    return [Published(*one) for one in zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)]
+    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    return [Published(row, mean, std) for row, mean, std in estimates if row is not None]

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,22 +38,26 @@ class Hub:
     Args:
         last_steps: of each stream, the last step that was committed before; 0 for none.
         history: where rows come from that are no longer, or not yet, in memory.
+        past: the last rows that were committed before, with their estimates, in order.
     """
 
-    def __init__(self, last_steps: Mapping[str, int], history: History) -> None:
+    def __init__(self, last_steps: Mapping[str, int], history: History, past: Iterable[Published] = ()) -> None:
         self._history = history
         self._last = dict(last_steps)
         self._latest = {
             stream: next(history(stream, step), None) if step else None for stream, step in last_steps.items()
         }
         self._first = {stream: step + 1 for stream, step in last_steps.items()}
-        kept = min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // len(self._last)))
+        kept = num_kept(len(self._last))
         self._recent: dict[str, deque[Published]] = {stream: deque(maxlen=kept) for stream in self._last}
         self._changed = threading.Condition()
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._number = 0
         self._is_closed = False
-        self._watchers: list[Callable[[Sequence[Published]], None]] = []
+        for one in past:
+            self._first[one.row.stream] = min(one.row.step, self._first[one.row.stream])
+            self._keep(one)
+        self._watchers: list[Callable[[Sequence[Published]], object]] = []
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -82,14 +86,11 @@ class Hub:
             watcher(published)
         with self._changed:
             for one in published:
-                recent = self._recent[one.row.stream]
-                if len(recent) == recent.maxlen:
-                    self._first[one.row.stream] = recent[0].row.step + 1
-                recent.append(one)
+                self._keep(one)
                 self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
             self._wake()
 
-    def watch(self, watcher: Callable[[Sequence[Published]], None]) -> None:
+    def watch(self, watcher: Callable[[Sequence[Published]], object]) -> None:
         """Tell the watcher of everything that is published, in the thread that publishes it; for what is quick."""
         self._watchers.append(watcher)
 
@@ -138,6 +139,12 @@ class Hub:
             with self._changed:
                 self._waiting.pop(future, None)
 
+    def _keep(self, one: Published) -> None:
+        recent = self._recent[one.row.stream]
+        if len(recent) == recent.maxlen:
+            self._first[one.row.stream] = recent[0].row.step + 1
+        recent.append(one)
+
     def _wake(self) -> None:
         self._number += 1
         self._changed.notify_all()
@@ -150,10 +157,15 @@ class Hub:
                 loop.call_soon_threadsafe(_resolve, futures)
 
 
-class ReplayNotes:
-    """What a replay tells beside its reports, where the data is nobody's: the truth, and how many reports came.
+def num_kept(num_streams: int) -> int:
+    """How many releases of each stream are kept in memory; public."""
+    return min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // num_streams))
 
-    Never made for live sensors: how many there are is private, and so is how long a step takes with them.
+
+class ReplayNotes:
+    """What is known of a replay, where the data is nobody's: the truth, how many reports came, how long a step took.
+
+    Never made for live sensors: how many there are is private, and so is the time that their work takes.
     """
 
     def __init__(self) -> None:
@@ -172,7 +184,7 @@ class ReplayNotes:
         _forget(self.num_reports)
 
     def time(self, step: int, latency_s: float) -> None:
-        """Note how long a step took."""
+        """Note how long the work of a step took."""
         self.latency_s[step] = latency_s
         _forget(self.latency_s)
 

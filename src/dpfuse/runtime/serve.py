@@ -74,7 +74,7 @@ def run_centre(
         listener = stack.enter_context(_bind(listen.host, listen.port))
         book = stack.enter_context(open_ledger(ledger, design, names, create=True))
         centre = FusionCentre(design, book)
-        hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger))
+        hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
         ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
         app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)

@@ -48,9 +48,7 @@ def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str]
         nonlocal num_followers
         num_followers -= 1
 
-    @router.get(
-        "/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"]
-    )
+    @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
     async def follow_feed(
         stream: str,
         start: Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")] = 1,
@@ -93,7 +91,9 @@ def _add_files(router: APIRouter, page: bytes) -> None:
 def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -> str:
     """The page's HTML, with its settings and the guarantee written into it."""
     settings = json.dumps(page_settings(feed, labels))
-    return Template((STATIC / "index.html").read_text()).substitute(
+    return Template(
+        (STATIC / "index.html").read_text()
+    ).substitute(
         settings=settings.replace("<", "\\u003c"),  # nothing else can end a script element
         version=html.escape(__version__),
         fingerprint=feed.fingerprint,
