@@ -79,7 +79,7 @@ class FusionCentre:
         self._step = ExactStep(design, min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS), len(self.streams))
         make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
         self.past: list[Published] = []
-        """The last of what was committed before this centre was made, with estimates: to show where it stood; public."""
+        """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
         self._last_heard: dict[tuple[int, int], int] = {}
         self._lock = threading.Lock()

@@ -13,7 +13,6 @@ from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import take_reports
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
-from dpfuse.runtime.page import Feed, page_router
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
 

@@ -11,13 +11,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from dpfuse import __version__
+from dpfuse.errors import MissingExtra
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.runtime.openapi import answers
+
+try:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+    from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+except ImportError as error:
+    raise MissingExtra("metrics need prometheus-client: pip install 'dpfuse[live]'") from error
 
 if TYPE_CHECKING:
     from dpfuse.runtime.page.feed import Feed

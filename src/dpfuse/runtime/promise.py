@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.conversion import chance_to_tell, epsilons, gdp_epsilon
-from dpfuse.runtime.page.words import in_words
+from dpfuse.runtime.words import in_words
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design

@@ -15,7 +15,7 @@ from dpfuse import __version__
 from dpfuse.runtime.events import EventStream
 from dpfuse.runtime.openapi import answers
 from dpfuse.runtime.page.feed import Feed
-from dpfuse.runtime.page.words import Words, in_words
+from dpfuse.runtime.words import Words, in_words
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = {

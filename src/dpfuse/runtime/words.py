@@ -40,8 +40,8 @@ def in_words(promise: Mapping[str, Any]) -> Words:
     times = min(100, math.floor(100 * promise["chance_to_tell"]) + 1)
     return Words(
         promise=f"To each sensor: {published} is almost as likely as if that sensor {otherwise}. Somebody who sees all "
-        f"of it, knows every other sensor’s data and guesses which of the two it was, is right at most {times} times in "
-        f"100; a coin is right 50 times.",
+        f"of it, knows every other sensor’s data and guesses which of the two it was, is right at most {times} times "
+        f"in 100; a coin is right 50 times.",
         facts=_facts(promise, num_streams),
         assumed=(
             "The fusion centre, its machine and whoever carries the reports to it are trusted, and sensor ids are "
