@@ -163,7 +163,6 @@ function setUpChoices() {
     byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
     askForFrame();
   });
-  byId("table-panel").addEventListener("toggle", () => readout.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
   setWindow();
 }

@@ -10,7 +10,6 @@ export function makePanels(settings, view, history) {
   const { interval_s: interval, is_replay: isReplay } = settings;
   let points = [];
   let pinnedStep = null;
-  let pinned = null;
   const value = (pick) => points.map((point) => (point.isGap ? null : pick(point)));
   const at = (values) => values?.[view.coordinate] ?? null;
   const coordinates = Array.from({ length: settings.dimension }, (_, index) => index);
@@ -75,13 +74,14 @@ export function makePanels(settings, view, history) {
   const shown = Object.entries(kinds).filter(([name]) => isShown[name] ?? true);
   document.getElementById("small-panels").dataset.count = shown.length - 1;
   const panels = {};
+  const every = (action) => Object.values(panels).forEach(action);
   for (const [name, kind] of shown) {
     document.getElementById(`${name}-title`).parentElement.hidden = false;
     const element = document.getElementById(`${name}-chart`);
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
-    element.addEventListener("keydown", (event) => moveCursor(event, panel));
-    element.addEventListener("blur", () => release(panel));
+    element.addEventListener("keydown", moveCursor);
+    element.addEventListener("blur", release);
     panels[name] = panel;
   }
 
@@ -94,23 +94,22 @@ export function makePanels(settings, view, history) {
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }
 
-  function moveCursor(event, panel) {
+  function moveCursor(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Escape") release(panel);
+    if (event.key === "Escape") release();
     if (!by || !points.length) return;
     event.preventDefault();
     const first = points[0].step;
     const last = points.at(-1).step;
     const from = pinnedStep ?? last;
     pinnedStep = Math.min(Math.max(from + by * (event.shiftKey ? 10 : 1), first), last);
-    panel.point(pinnedStep - first);
-    pinned = panel;
+    every((panel) => panel.point(pinnedStep - first));
   }
 
-  function release(panel) {
+  function release() {
     if (pinnedStep === null) return;
     pinnedStep = null;
-    panel.point(null);
+    every((panel) => panel.point(null));
   }
 
   function draw() {
@@ -127,11 +126,10 @@ export function makePanels(settings, view, history) {
     }
     if (pinnedStep !== null && points.length) {
       pinnedStep = Math.max(pinnedStep, points[0].step);
-      pinned.point(pinnedStep - points[0].step);
+      every((panel) => panel.point(pinnedStep - points[0].step));
     }
   }
 
-  const every = (action) => Object.values(panels).forEach(action);
   return { draw, reset: () => every((panel) => panel.resetRange()), repaint: () => every((panel) => panel.repaint()) };
 }
 
