@@ -252,7 +252,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        return _error(error.status, error.code, error.message)
+        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
     async def not_as_described(_: Request, error: RequestValidationError) -> Response:
