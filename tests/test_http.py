@@ -469,7 +469,7 @@ class TestServe:
     def test_a_finite_design_ends_and_the_server_stays(self, place):
         with serve(place, "finite.dpfuse", "--interval", 0.05, ledger="finite.db") as running:
             address = address_of(running)
-                wait_for(lambda: get(f"{address}/v1/clock").json()["state"] == "over")
+            wait_for(lambda: get(f"{address}/v1/clock").json()["state"] == "over")
             assert get(f"{address}/v1/clock").json()["is_over"]
             assert get(f"{address}/v1/streams/main/releases").json()["releases"][-1]["step"] <= 3
             running.process.send_signal(signal.SIGTERM)
