@@ -11,7 +11,8 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from dpfuse.runtime.ledger import Row
 
@@ -42,6 +43,9 @@ class Hub:
     def __init__(self, last_steps: Mapping[str, int], history: History) -> None:
         self._history = history
         self._last = dict(last_steps)
+        self._latest = {
+            stream: next(history(stream, step), None) if step else None for stream, step in last_steps.items()
+        }
         self._first = {stream: step + 1 for stream, step in last_steps.items()}
         kept = min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // len(self._last)))
         self._recent: dict[str, deque[Published]] = {stream: deque(maxlen=kept) for stream in self._last}
@@ -67,6 +71,10 @@ class Hub:
         """The last step that was published, 0 for none."""
         return self._last[stream]
 
+    def latest(self, stream: str) -> Row | None:
+        """The last row that was published."""
+        return self._latest[stream]
+
     def publish(self, published: Sequence[Published]) -> None:
         """Let everybody see these, from this moment on."""
         with self._changed:
@@ -75,7 +83,7 @@ class Hub:
                 if len(recent) == recent.maxlen:
                     self._first[one.row.stream] = recent[0].row.step + 1
                 recent.append(one)
-                self._last[one.row.stream] = one.row.step
+                self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
             self._wake()
 
     def close(self) -> None:
@@ -87,10 +95,8 @@ class Hub:
     def recent(self, stream: str, start: int = 1) -> list[Published]:
         """What is in memory from step `start` on, with estimates; the oldest may be later than asked for."""
         with self._changed:
-            recent = self._recent[stream]
-            if recent and start > recent[-1].row.step:
-                return []
-            return [one for one in recent if one.row.step >= start]
+            newest_first = itertools.takewhile(lambda one: one.row.step >= start, reversed(self._recent[stream]))
+            return list(newest_first)[::-1]
 
     def rows(self, stream: str, start: int = 1, limit: int = _PAGE) -> list[Row]:
         """Up to `limit` published rows from step `start` on, in order; reads from the disk where `is_old`."""
@@ -133,8 +139,34 @@ class Hub:
         for future, loop in waiting.items():
             loops.setdefault(loop, []).append(future)
         for loop, futures in loops.items():
-            if not loop.is_closed():
+            with suppress(RuntimeError):  # a loop that is closed has nobody who waits
                 loop.call_soon_threadsafe(_resolve, futures)
+
+
+class ReplayNotes:
+    """What a replay tells beside its reports, where the data is nobody's: the truth, and how many reports came.
+
+    Never made for live sensors: how many there are is private.
+    """
+
+    def __init__(self) -> None:
+        self.truth: dict[tuple[str, int], list[float]] = {}
+        self.num_reports: dict[tuple[str, int], int] = {}
+
+    def tell(self, stream: str, step: int, state: list[float]) -> None:
+        """Note the truth of a step."""
+        self.truth[stream, step] = state
+        _forget(self.truth)
+
+    def count(self, stream: str, step: int) -> None:
+        """Note one more report for a step."""
+        self.num_reports[stream, step] = self.num_reports.get((stream, step), 0) + 1
+        _forget(self.num_reports)
+
+
+def _forget(notes: dict[tuple[str, int], Any]) -> None:
+    if len(notes) > _KEPT_IN_ALL:
+        del notes[next(iter(notes))]
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:
