@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from conftest import CASES, SOME_CASES, busy_data, departing, make_design, with_networks
 from dpfuse.policy import ExactStep, rollout
 from dpfuse.policy.rollout import cut
-from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, TotalFilter, from_grid, release
+from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, from_grid, release
 from dpfuse.types import NOBODY
 
 NUM_ROWS, NUM_STEPS, DIMENSION = 64, 4, 2
@@ -68,7 +68,8 @@ def run(step, feed, releases=None, accounts=None):
             carry, charged = step.contribute(carry, ids, measurements)
             carry, estimate = step.estimate(carry, Release(value, charged.weight, charged.budget_left))
             public.append((charged.weight, charged.budget_left, np.asarray(estimate.mean), np.asarray(estimate.std)))
-    spent = [carry.accounts.spent] if isinstance(carry.accounts, TotalFilter) else carry.accounts.accounts()
+    is_total = not isinstance(carry.accounts, IndividualFilter)
+    spent = [account.spent for account in carry.accounts] if is_total else carry.accounts.accounts()
     return Outcome(np.stack(seen), spent, public)
 
 
@@ -334,7 +335,7 @@ class TestBudgets:
             assert np.isfinite(estimate.mean).all() and (np.asarray(estimate.std) > 0).all()
         budget = step.mechanism.budget
         if case[0] == "total":
-            assert 0 <= carry.accounts.left == left[-1] < 0.01 * budget
+            assert 0 <= carry.accounts[0].left == left[-1] < 0.01 * budget
             assert left == sorted(left, reverse=True)
         else:
             assert left == [None] * 12  # what is left to a sensor is its own secret

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     )
     from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
-    from dpfuse.runtime import Entry, Ledger, RemoteEstimator
+    from dpfuse.runtime import Entry, FusionCentre, Ledger, RemoteEstimator
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -37,6 +37,7 @@ __all__ = [
     "Entry",
     "ExactStep",
     "FileRefused",
+    "FusionCentre",
     "Guarantee",
     "Ledger",
     "LedgerRefused",
@@ -70,7 +71,7 @@ _HOME = {
     ),
     "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
-    "runtime": ("Entry", "Ledger", "RemoteEstimator"),
+    "runtime": ("Entry", "FusionCentre", "Ledger", "RemoteEstimator"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }

@@ -1,4 +1,4 @@
-"""The one step in exact arithmetic: what a live centre runs, for one stream.
+"""The one step in exact arithmetic: what a live centre runs, for all its streams at once.
 
 Floating point proposes, integers dispose: the jitted parts of `dpfuse.policy.step` propose a weight and each sensor's
 features, `dpfuse.privacy.Mechanism` rounds, checks, debits and adds them up in integers and draws the noise, and the
@@ -7,6 +7,7 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -27,12 +28,13 @@ from dpfuse.policy.step import (
     choose_weight,
     contribute,
     estimate,
-    init_private,
     init_public,
 )
 from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Charged, Mechanism, Release
 from dpfuse.types import NOBODY
+
+Accounts = tuple[TotalFilter, ...] | IndividualFilter
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -46,63 +48,69 @@ def compute_inline() -> None:
 
 
 class Carry(NamedTuple):
-    """What a stream remembers from step to step; only `public` may ever be shown.
+    """What streams remember from step to step; only `public` may ever be shown.
 
     Attributes:
-        num_released: steps that were charged so far.
+        num_steps: steps that were charged or skipped so far.
         ids: the sensor in each row, shape (rows,).
+        stream: the number of the stream that each row belongs to, shape (rows,).
         hidden: the recurrent filter's memory, shape (rows, h).
         public: what anybody could compute from the releases.
-        accounts: budgets in integers, debited in place.
+        accounts: budgets in integers, debited in place: one for each stream, or one set for the sensors of all.
     """
 
-    num_released: int
+    num_steps: int
     ids: NDArray[np.int64]
-    hidden: jax.Array
+    stream: NDArray[np.int64]
+    hidden: NDArray[np.float32]
     public: Public
-    accounts: TotalFilter | IndividualFilter
+    accounts: Accounts
 
 
 class ExactStep:
-    """Algorithm 1 for one stream, release by release.
+    """Algorithm 1 for streams that step together, release by release.
 
     **Guarantees**
         - The releases satisfy the design's guarantee, see `dpfuse.privacy.Mechanism`, for one carry: a carry is used
           once, never copied or wound back.
-        - What a sensor adds depends on its own reports, past releases and, in individual accounting, its own account,
-          bit for bit: the jitted parts have one shape, and a row never sees another.
+        - What a sensor adds to a stream depends on its own reports, past releases and, in individual accounting, its
+          own account, bit for bit: the jitted parts have one shape, and a row never sees another.
         - Whatever is reported, each sensor stays inside its bound; a report that is not finite counts as absent.
 
-    A live centre calls `init`, `contribute`, `release` and `estimate`. The parts of these are there for audits, which
-    run many streams side by side: `prepare`, `accounts_left` and `private_part`, all private, and `release_many` and
-    `public_part`.
+    One stream is served by `init`, `contribute`, `release` and `estimate`; a live centre with many calls the same code
+    as `contribute_many` and `estimate_many`. The parts of these are there for audits, which run many carries side by
+    side: `prepare`, `accounts_left` and `private_part`, all private, and `release_many` and `public_part`.
 
     Args:
-        num_rows: how many sensors one step can hold.
+        num_rows: rows of the one compiled shape. More are taken in several turns, fewer are filled up with nobody.
+        num_streams: how many streams step together.
     """
 
-    def __init__(self, design: Design, num_rows: int) -> None:
+    def __init__(self, design: Design, num_rows: int, num_streams: int = 1) -> None:
         if design.guarantee is None:
             raise ValueError("design must have a guarantee; the non-private floor may not be released")
         structure = design.structure
         assert structure.features != "unbounded"  # only the floor has unbounded features
         self.mechanism = Mechanism(design.guarantee, structure.features, structure.dimension)
-        self._policy, self._num_rows, self._horizon = design.policy, num_rows, structure.horizon
+        self._policy, self._horizon = design.policy, structure.horizon
+        self._num_rows, self._num_streams = num_rows, num_streams
         # The weights are compiled in: handing them over at every step would take longer than the step.
         self.private_part = jax.jit(partial(_private_part, design.policy))
         self.public_part = jax.jit(partial(_public_part, design.policy))
 
-    def init(self, accounts: TotalFilter | IndividualFilter | None = None) -> Carry:
-        """A stream from which nothing was released; accounts of its own, or given: shared, or from a ledger."""
-        hidden = init_private(self._policy, self._num_rows).hidden
-        public = init_public(self._policy, 1)
-        accounts = self.mechanism.open_accounts() if accounts is None else accounts
-        return Carry(0, np.full(self._num_rows, NOBODY), hidden, public, accounts)
+    def init(self, accounts: TotalFilter | Accounts | None = None) -> Carry:
+        """Streams from which nothing was released; accounts of their own, or given: shared, or from a ledger."""
+        if accounts is None:
+            accounts = self._open_accounts()
+        ids, stream = np.full(self._num_rows, NOBODY), np.zeros(self._num_rows, np.int64)
+        hidden = np.zeros((self._num_rows, self._policy.networks.recurrent_filter.hidden_size), np.float32)
+        public = init_public(self._policy, self._num_streams)
+        return Carry(0, ids, stream, hidden, public, (accounts,) if isinstance(accounts, TotalFilter) else accounts)
 
     def contribute(
         self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
     ) -> tuple[Carry, Charged]:
-        """The private part: the step is paid for, and no noise is drawn yet.
+        """The private part of one stream: the step is paid for, and no noise is drawn yet.
 
         Args:
             ids: of the sensors, shape (rows,), `NOBODY` for none, in any order. One that is not among them loses its
@@ -111,42 +119,63 @@ class ExactStep:
                 clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
-        sensors, block = self.prepare(carry, ids, measurements, present)
-        fusion_hidden, hidden, weight, proposed = self.private_part(carry.public, carry.hidden, block)
+        carry, [charged] = self.contribute_many(carry, np.zeros(len(as_ids(ids)), np.int64), ids, measurements, present)
+        return carry, charged
+
+    def contribute_many(
+        self,
+        carry: Carry,
+        stream: NDArray[np.int64],
+        ids: ArrayLike,
+        measurements: ArrayLike,
+        present: ArrayLike = True,
+    ) -> tuple[Carry, list[Charged]]:
+        """The private part of every stream, as `contribute`.
+
+        Args:
+            stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
+        """
+        sensors, before, block = self.prepare(carry, ids, measurements, present, stream)
+        own_hidden = carry.hidden[before] if len(carry.hidden) else _zeros_like(carry.hidden, len(before))
+        fusion_hidden, hidden, weight, proposed = self._in_turns(carry.public, own_hidden, block)
+        charged = self._charge(carry.accounts, weight, stream, sensors, proposed)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
-        charged = self.mechanism.charge(carry.accounts, float(np.asarray(weight)[0]), sensors, np.asarray(proposed))
-        # A copy: a caller who fills the same array at every step would else change who was where.
-        return Carry(carry.num_released + 1, sensors.copy(), hidden, public, carry.accounts), charged
+        # Copies: a caller who fills the same array at every step would else change who was where.
+        return Carry(carry.num_steps + 1, sensors.copy(), stream.copy(), hidden, public, carry.accounts), charged
 
     def prepare(
-        self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Who reports, and what the compiled private part reads: checked, and nothing charged yet.
+        self,
+        carry: Carry,
+        ids: ArrayLike,
+        measurements: ArrayLike,
+        present: ArrayLike = True,
+        stream: ArrayLike = 0,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        """Who reports, in which row each was, and what the compiled private part reads: checked, and nothing charged.
 
         Private: never publish, it holds reports and what sensors have left.
         """
-        if self._horizon is not None and carry.num_released >= self._horizon:
-            raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
+        self._check_not_over(carry)
         sensors = as_ids(ids)
-        if sensors.shape != (self._num_rows,):
-            raise ValueError(f"ids must have shape ({self._num_rows},), got {sensors.shape}")
-        values = as_measurements(measurements, (self._num_rows, self._policy.structure.num_channels))
+        values = as_measurements(measurements, (len(sensors), self._policy.structure.num_channels))
+        before = _rows_of(sensors, np.broadcast_to(stream, sensors.shape), carry)
         # One block for all that goes in: each array that is handed to JAX takes as long as a matrix product.
-        block = np.empty((self._num_rows, values.shape[1] + 3), np.float32)
-        block[:, :-3] = values
+        block = np.empty((len(sensors), values.shape[1] + 4), np.float32)
+        block[:, :-4] = values
+        block[:, -4] = stream
         block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
-        block[:, -2] = _rows_of(sensors, carry.ids)
+        block[:, -2] = before < 0
         block[:, -1] = self.accounts_left(carry.accounts, sensors)
-        return sensors, block
+        return sensors, before, block
 
     def accounts_left(
-        self, accounts: TotalFilter | IndividualFilter, sensors: NDArray[np.int64]
+        self, accounts: TotalFilter | Accounts, sensors: NDArray[np.int64]
     ) -> float | NDArray[np.float64]:
         """The squared radius that each sensor may still use, with the headroom that training leaves too.
 
         Private: never publish, a sensor's balance tells what it reported.
         """
-        if isinstance(accounts, TotalFilter):
+        if not isinstance(accounts, IndividualFilter):
             return 0.0
         left = accounts.left(sensors).astype(np.float64) - HEADROOM * self.mechanism.budget
         return np.maximum(left, 0.0) / GRID**2
@@ -161,9 +190,70 @@ class ExactStep:
 
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
-        block = np.array([[released.weight, *released.value.tolist()]]) / GRID
+        return self.estimate_many(carry, [released])
+
+    def estimate_many(self, carry: Carry, released: Sequence[Release]) -> tuple[Carry, Estimate]:
+        """The public part of every stream, from one release each."""
+        block = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
         public, result = self.public_part(carry.public, block.astype(np.float32))
         return carry._replace(public=public), result
+
+    def follow(self, carry: Carry, released: Sequence[Release]) -> tuple[Carry, Estimate]:
+        """A step without sensors: what was released long ago, or `missing_release`; nothing is charged.
+
+        It goes through the code of a step with sensors, so public memory comes out the same to the last bit.
+        """
+        self._check_not_over(carry)
+        nothing = np.zeros((0, self._policy.structure.num_channels + 4), np.float32)
+        fusion_hidden, *_ = self._in_turns(carry.public, carry.hidden[:0], nothing)
+        public = carry.public._replace(fusion_hidden=fusion_hidden)
+        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1, public=public), released)
+
+    def _open_accounts(self) -> Accounts:
+        accounts = self.mechanism.open_accounts()
+        if isinstance(accounts, IndividualFilter):
+            return accounts
+        return (accounts, *(TotalFilter(accounts.budget) for _ in range(1, self._num_streams)))
+
+    def _check_not_over(self, carry: Carry) -> None:
+        if self._horizon is not None and carry.num_steps >= self._horizon:
+            raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
+
+    def _in_turns(
+        self, public: Public, hidden: NDArray[np.float32], block: NDArray[np.float32]
+    ) -> tuple[jax.Array, NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        """The private part over all rows, `num_rows` at a time, and at least once."""
+        num_rows, size = len(block), self._num_rows
+        if padding := -num_rows % size or size * (num_rows == 0):
+            hidden, block = (np.concatenate([part, _zeros_like(part, padding)]) for part in (hidden, block))
+        turns = [
+            self.private_part(public, hidden[first : first + size], block[first : first + size])
+            for first in range(0, len(block), size)
+        ]
+        fusion_hidden, _, weight, _ = turns[0]  # they are public: every turn finds the same
+        hidden, proposed = (_join([turn[part] for turn in turns])[:num_rows] for part in (1, 3))
+        return fusion_hidden, hidden, np.asarray(weight), proposed
+
+    def _charge(
+        self,
+        accounts: Accounts,
+        weight: NDArray[np.float32],
+        stream: NDArray[np.int64],
+        sensors: NDArray[np.int64],
+        proposed: NDArray[np.float32],
+    ) -> list[Charged]:
+        ends = np.searchsorted(stream, np.arange(self._num_streams + 1))
+        charged = []
+        for number, (first, end) in enumerate(itertools.pairwise(ends.tolist())):
+            own = accounts if isinstance(accounts, IndividualFilter) else accounts[number]
+            rows = slice(first, end)
+            charged.append(self.mechanism.charge(own, float(weight[number]), sensors[rows], proposed[rows]))
+        return charged
+
+
+def missing_release(dimension: int) -> Release:
+    """What g and E read for a step that was skipped: nothing, with weight nothing. Time passes without news."""
+    return Release(np.zeros(dimension, np.int64), 0, None)
 
 
 def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -196,27 +286,37 @@ def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     return values
 
 
-def _rows_of(sensors: NDArray[np.int64], before: NDArray[np.int64]) -> NDArray[np.int32]:
-    """The row in which each sensor was one step before, shape (rows,); -1 for one that was not there."""
-    if (sensors == before).all():
-        return np.arange(len(sensors), dtype=np.int32)
+def _rows_of(sensors: NDArray[np.int64], stream: NDArray[np.int64], carry: Carry) -> NDArray[np.int64]:
+    """The row in which each sensor of a stream was one step before, shape (rows,); -1 for one that was not there."""
+    if np.array_equal(sensors, carry.ids) and np.array_equal(stream, carry.stream):
+        return np.where(sensors == NOBODY, -1, np.arange(len(sensors)))
     # The first row of an id is the one that counts.
-    row_of = {sensor: row for row, sensor in reversed(list(enumerate(before.tolist()))) if sensor != NOBODY}
-    return np.array([row_of.get(sensor, -1) for sensor in sensors.tolist()], np.int32)
+    before = reversed(list(enumerate(zip(carry.stream.tolist(), carry.ids.tolist(), strict=True))))
+    row_of = {sensor: row for row, sensor in before if sensor[1] != NOBODY}
+    return np.array([row_of.get(own, -1) for own in zip(stream.tolist(), sensors.tolist(), strict=True)], np.int64)
+
+
+def _zeros_like(part: NDArray[np.float32], num_rows: int) -> NDArray[np.float32]:
+    return np.zeros((num_rows, part.shape[1]), np.float32)
+
+
+def _join(parts: list[jax.Array]) -> NDArray[np.float32]:
+    """The parts one after the other; one alone is not copied."""
+    return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
 def _private_part(
     policy: Policy, public: Public, hidden: jax.Array, block: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Memory moves with its sensor; what is charged for is the features (total) or the contributions (individual).
+    """What is charged for: the features (total) or the contributions (individual) of each row.
 
-    The block's columns: measurements, whether there is a report, the row one step before, and what is left.
+    The block's columns: measurements, the stream, whether there is a report, whether the sensor is new, and what is
+    left to it.
     """
-    present, row_before, account = block[:, -3] > 0, block[:, -2].astype(jnp.int32), block[:, -1]
-    reports = Reports(block[:, :-3], present, row_before < 0, jnp.zeros(present.shape, jnp.int32))
+    stream, present, arrived, account = block[:, -4].astype(jnp.int32), block[:, -3] > 0, block[:, -2] > 0, block[:, -1]
     public, weight = choose_weight(policy, public)
-    own_hidden = hidden[jnp.maximum(row_before, 0)]
-    private, contributions, features = contribute(policy, Private(own_hidden, account), reports, weight)
+    reports = Reports(block[:, :-4], present, arrived, stream)
+    private, contributions, features = contribute(policy, Private(hidden, account), reports, weight)
     proposed = features if policy.structure.accounting == "total" else contributions
     return public.fusion_hidden, private.hidden, weight, proposed
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import pwd
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +18,9 @@ CENTRE, ESTIMATOR = "centre", "estimator"
 
 _CONFIGURATION = """\
 # Written by `dpfuse broker`. Start it with: mosquitto -c {folder}/mosquitto.conf
+
+# Started by root, mosquitto becomes this user: the one who may read the files beside this one, and nobody else.
+user {user}
 
 # Only programs on this machine. For others, name an address that they reach, and uncomment the lines on TLS: without
 # them everybody on the way reads reports and tokens.
@@ -35,8 +39,8 @@ max_queued_messages 0
 max_queued_bytes 0
 # Reports on their way to the centre that it has not acknowledged yet.
 max_inflight_messages {inflight}
-# Bytes of one message; a report has some 150.
-message_size_limit {size}
+# Bytes of one message with its topic; a report has some 150.
+max_packet_size {size}
 max_keepalive 120
 persistent_client_expiration 1d
 
@@ -93,8 +97,9 @@ def write_broker(
     accounts = {name: tokens.password(name) for name in (CENTRE, ESTIMATOR)}
     accounts |= {str(sensor): tokens.issue(sensor) for sensor in sensors}
     passwords = "".join(f"{name}:{_hash(password)}\n" for name, password in accounts.items())
+    user = pwd.getpwuid(os.getuid()).pw_name
     configuration = _CONFIGURATION.format(
-        folder=place, host=host, port=port, inflight=INFLIGHT, size=MAX_REPORT, session_s=SESSION_S
+        folder=place, user=user, host=host, port=port, inflight=INFLIGHT, size=MAX_REPORT + 512, session_s=SESSION_S
     )
     _write(place / "passwords", passwords)
     _write(place / "acl", _ACCESS)

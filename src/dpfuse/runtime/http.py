@@ -12,6 +12,7 @@ from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import take_reports
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
+from dpfuse.runtime.page import Feed, page_router
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
 
@@ -78,15 +79,24 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    clock = ticker.clock()
     notes = ReplayNotes() if replay else None
-    promise = describe_promise(design, hub.streams, clock["interval_s"], clock["delay_s"])
+    promise = describe_promise(design, hub.streams, ticker.interval_s, ticker.delay_s)
     _handle_errors(app)
     _add_reports(app, centre, tokens, notes)
     _add_releases(app, ticker, hub)
     _add_facts(app, ticker, hub, promise)
     if notes is not None:
-        _add_truth(app, hub, notes)
+        _add_truth(app, ticker, hub, notes)
+    if page:
+        feed = Feed(
+            hub,
+            design,
+            interval_s=ticker.interval_s,
+            first_step=centre.now,
+            state=lambda: ticker.state,
+            notes=notes,
+        )
+        app.include_router(page_router(feed))
     return app
 
 
@@ -163,7 +173,8 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) 
         return _answer(promise)
 
 
-def _add_truth(app: FastAPI, hub: Hub, notes: ReplayNotes) -> None:
+def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
+    hub.on_publish = lambda published: notes.time(published[-1].row.step, ticker.last_latency_s)
     responses = openapi.answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
 
     @app.post(

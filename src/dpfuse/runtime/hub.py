@@ -53,6 +53,8 @@ class Hub:
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._number = 0
         self._is_closed = False
+        self.on_publish: Callable[[Sequence[Published]], object] = lambda published: None
+        """Called first of all, in the thread that publishes: for notes of a replay."""
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -77,6 +79,7 @@ class Hub:
 
     def publish(self, published: Sequence[Published]) -> None:
         """Let everybody see these, from this moment on."""
+        self.on_publish(published)
         with self._changed:
             for one in published:
                 recent = self._recent[one.row.stream]
@@ -144,14 +147,15 @@ class Hub:
 
 
 class ReplayNotes:
-    """What a replay tells beside its reports, where the data is nobody's: the truth, and how many reports came.
+    """What is known of a replay, where the data is nobody's: the truth, how many reports came, how long a step took.
 
-    Never made for live sensors: how many there are is private.
+    Never made for live sensors: how many there are is private, and so is the time that their work takes.
     """
 
     def __init__(self) -> None:
         self.truth: dict[tuple[str, int], list[float]] = {}
         self.num_reports: dict[tuple[str, int], int] = {}
+        self.latency_s: dict[int, float] = {}
 
     def tell(self, stream: str, step: int, state: list[float]) -> None:
         """Note the truth of a step."""
@@ -163,8 +167,13 @@ class ReplayNotes:
         self.num_reports[stream, step] = self.num_reports.get((stream, step), 0) + 1
         _forget(self.num_reports)
 
+    def time(self, step: int, latency_s: float) -> None:
+        """Note how long the work of a step took."""
+        self.latency_s[step] = latency_s
+        _forget(self.latency_s)
 
-def _forget(notes: dict[tuple[str, int], Any]) -> None:
+
+def _forget(notes: dict[Any, Any]) -> None:
     if len(notes) > _KEPT_IN_ALL:
         del notes[next(iter(notes))]
 

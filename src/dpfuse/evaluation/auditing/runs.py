@@ -133,13 +133,14 @@ class _Streams:
     def contribute(self, k: int) -> list[Charged]:
         """The private part of step k of every run."""
         step, feed = self._step, self.feed
-        sensors, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
+        sensors, before, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
         blocks = np.tile(block, (len(self._accounts), 1, 1))
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
-        fusion_hidden, self._hidden, weight, proposed = self._private_part(self._public, self._hidden, blocks)
+        hidden = self._hidden[:, before]
+        fusion_hidden, self._hidden, weight, proposed = self._private_part(self._public, hidden, blocks)
         self._public = self._public._replace(fusion_hidden=fusion_hidden)
-        self._carry = self._carry._replace(num_released=k + 1, ids=sensors)
+        self._carry = self._carry._replace(num_steps=k + 1, ids=sensors, stream=np.zeros_like(sensors))
         weights, values = np.asarray(weight)[:, 0].tolist(), np.asarray(proposed)
         return [
             step.mechanism.charge(accounts, own_weight, sensors, own_values)

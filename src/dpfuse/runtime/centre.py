@@ -1,0 +1,230 @@
+"""The fusion centre: Algorithm 1, live, for all streams of a ledger at once.
+
+It has no clock, no transport and no thread of its own: reports come in by `receive`, whoever calls `tick` says when a
+step ends, and what comes back was committed and may be published.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse import _check
+from dpfuse.policy.design import Design
+from dpfuse.policy.exact import Accounts, Carry, ExactStep, missing_release
+from dpfuse.policy.step import Estimate
+from dpfuse.privacy.budget import IndividualFilter, TotalFilter
+from dpfuse.privacy.release import make_noise
+from dpfuse.runtime.ledger import Entry, Ledger, Row
+from dpfuse.runtime.ledger.head import head_path
+
+# Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
+_ROWS_PER_STREAM, _MOST_ROWS = 64, 4096
+
+Inbox = dict[tuple[int, int], tuple[float, ...]]
+
+
+class Published(NamedTuple):
+    """What a step has made public.
+
+    Attributes:
+        row: the committed row.
+        mean, std: what the estimator makes of it and of all before it, in the state's own units.
+    """
+
+    row: Row
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+class FusionCentre:
+    """The trusted centre: takes reports, and gives out what may leave the building.
+
+        centre = FusionCentre(dpfuse.load("us101.dpfuse"), "us101.db")
+        published = centre.step({17: [103.2, 9.8], 4: [250.0, 7.1]})
+
+    **Guarantees**
+        - Unit, adjacency, order and budget are those of the design's guarantee, over everything that was ever committed
+          to the ledger: see `Ledger` and `ExactStep`.
+        - What a sensor adds to a stream depends on its own reports, past releases and (individual) its own account: not
+          on who else is there, in which order they report, or how many.
+        - A sensor counts once a step and stream, by its first report. Whatever is sent, `receive` returns None: what is
+          late, early, double or no report is dropped without a word.
+        - Nothing is handed out that is not committed. A centre whose ledger fails raises `LedgerRefused` and releases
+          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories: they begin
+          afresh, with the accounts that they had.
+        - A step that is skipped is never drawn later; to g and E it is a release of 0 with weight 0.
+        - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
+
+    Args:
+        design: what to run.
+        ledger: one that is open, or a path; a new one is made there, with one stream "main", if there is none.
+        forget_after: steps after which the memory of a silent sensor is dropped; its account never is.
+    """
+
+    def __init__(self, design: Design, ledger: Ledger | str | os.PathLike[str], *, forget_after: int = 50) -> None:
+        self._forget_after = _check.is_count("forget_after", forget_after)
+        self._ledger = _open(ledger, design) if isinstance(ledger, str | os.PathLike) else ledger
+        self.streams = self._ledger.streams
+        self.design = design
+        self._numbers = {stream: number for number, stream in enumerate(self.streams)}
+        self._step = ExactStep(design, min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS), len(self.streams))
+        make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
+        self._carry = self._rebuild()
+        self._last_heard: dict[tuple[int, int], int] = {}
+        self._lock = threading.Lock()
+        self._now = self._carry.num_steps + 1
+        self._inboxes: dict[int, Inbox] = {self._now: {}, self._now + 1: {}}
+
+    @property
+    def now(self) -> int:
+        """The step that reports are collected for; public."""
+        return self._now
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a finite design has come to its end; public."""
+        horizon = self.design.structure.horizon
+        return horizon is not None and self._now > horizon
+
+    def receive(self, stream: str, sensor: int, step: int, values: Any) -> None:
+        """Take a report, from any thread; nobody is told what becomes of it.
+
+        It counts if the stream is known, the step is the one that is collected for, or the next, and it is the first of
+        this sensor that holds as many finite numbers as the design has channels.
+        """
+        if not isinstance(stream, str) or type(sensor) is not int or type(step) is not int:
+            return
+        number, report = self._numbers.get(stream), as_report(values, self.design.structure.num_channels)
+        if number is None or report is None or not 0 <= sensor < 2**63:
+            return
+        with self._lock:
+            inbox = self._inboxes.get(step)
+            if inbox is not None:
+                inbox.setdefault((number, sensor), report)
+
+    def tick(self) -> list[Published]:
+        """End the step of all streams: contribute, commit (debit, draw and record), estimate.
+
+        Raises:
+            ValueError: the design has come to its end.
+            LedgerRefused: nothing of this step may be published, and no other step will be.
+        """
+        step, reports = self._close_step()
+        stream, ids, values, present = self._rows_for(step, reports)
+        self._ledger.refresh(ids)
+        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values, present)
+        ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
+        entries = [
+            Entry(name, step, charged, own_ids)
+            for name, charged, own_ids in zip(self.streams, many, np.split(ids, ends), strict=True)
+        ]
+        rows = self._ledger.commit(entries)
+        self._carry, estimate = self._step.estimate_many(self._carry, [row.to_release() for row in rows])
+        return _published(rows, estimate)
+
+    def skip(self) -> None:
+        """Let the step pass without a release; its reports are dropped."""
+        step, _ = self._close_step()
+        self._forget(step)
+        nothing = [missing_release(self.design.structure.dimension)] * len(self.streams)
+        self._carry, _ = self._step.follow(self._carry, nothing)
+
+    def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
+        """One whole step: each sensor's report, by id, in; what may be published out."""
+        _check.is_one_of("stream", stream, self.streams)
+        for sensor, values in reports.items():
+            self.receive(stream, sensor, self.now, values)
+        return self.tick()[self._numbers[stream]]
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._ledger.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"FusionCentre({len(self.streams)} streams, step {self.now})"
+
+    def _close_step(self) -> tuple[int, Inbox]:
+        with self._lock:
+            step = self._now
+            reports = self._inboxes.pop(step)
+            self._now += 1
+            self._inboxes[self._now + 1] = {}
+        return step, reports
+
+    def _forget(self, step: int) -> None:
+        """Drop the memory of those who were silent for too long."""
+        oldest = step - self._forget_after
+        self._last_heard = {sensor: heard for sensor, heard in self._last_heard.items() if heard >= oldest}
+
+    def _rows_for(
+        self, step: int, reports: Inbox
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
+        """A row for everybody who is remembered or reports, by stream: stream, id, report, and whether there is one."""
+        self._last_heard |= dict.fromkeys(reports, step)
+        self._forget(step)
+        who = sorted(self._last_heard)
+        silent = (np.nan,) * self.design.structure.num_channels
+        stream, ids = np.array(who, np.int64).reshape(-1, 2).T
+        values = np.array([reports.get(sensor, silent) for sensor in who]).reshape(len(who), len(silent))
+        return stream, ids, values, np.array([sensor in reports for sensor in who], bool)
+
+    def _rebuild(self) -> Carry:
+        """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
+        carry = self._step.init(self._accounts())
+        nothing = missing_release(self.design.structure.dimension)
+        histories = [self._ledger.rows(stream) for stream in self.streams]
+        upcoming = [next(history, None) for history in histories]
+        for step in range(1, 1 + max(map(self._ledger.last_step, self.streams))):
+            released = []
+            for number, row in enumerate(upcoming):
+                is_due = row is not None and row.step == step
+                released.append(row.to_release() if row is not None and is_due else nothing)
+                if is_due:
+                    upcoming[number] = next(histories[number], None)
+            carry, _ = self._step.follow(carry, released)
+        return carry
+
+    def _accounts(self) -> Accounts:
+        own = [self._ledger.accounts(stream) for stream in self.streams]
+        if isinstance(own[0], IndividualFilter):
+            return own[0]
+        return tuple(account for account in own if isinstance(account, TotalFilter))
+
+
+def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
+    """The values as finite numbers, or None if they are anything else: text, too many, NaN, nothing."""
+    if isinstance(values, np.ndarray):
+        values = values.tolist()
+    if not isinstance(values, Sequence) or len(values) != num_channels:
+        return None
+    try:
+        report = tuple(float(value) for value in values if type(value) in (float, int))
+    except OverflowError:
+        return None
+    return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
+
+
+def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
+    is_new = not Path(path).exists() and not head_path(Path(path)).exists()
+    return Ledger.create(path, design) if is_new else Ledger.open(path, design)
+
+
+def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
+    def numbers(values: Any) -> Iterator[tuple[float, ...]]:
+        return map(tuple, np.asarray(values).tolist())
+
+    return [Published(*one) for one in zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)]

@@ -1,0 +1,131 @@
+"""The clock of a live centre: steps end, and releases leave, at moments that were fixed before any report came."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Literal, Self
+
+from dpfuse import _check
+from dpfuse.runtime.centre import FusionCentre, Published
+
+State = Literal["running", "over", "failed", "stopped"]
+
+
+class Ticker:
+    """Drives a centre by the monotonic clock, in a thread of its own.
+
+    Step k ends at t0 + k interval, and what it released is handed to `publish` at t0 + k interval + delay: the time in
+    between hides how long the work took, which depends on who is there.
+
+    **Guarantees**
+        - Nothing is published earlier, nor at any other moment than t0 + n interval + delay for a whole n, to the
+          precision with which a thread wakes up. Work that is not done in time is published one interval later.
+        - A window that passed as a whole while the centre was busy is skipped, and never drawn late.
+        - `clock` tells what a watch would: it depends on the start and the settings alone.
+        - Changes of the wall clock have no effect.
+        - Any error stops the ticker for good, and with it every release; `on_error` is told.
+
+    Args:
+        centre: what to drive; nobody else calls its `tick` and `skip` meanwhile.
+        publish: told what may leave, in the ticker's thread; it should return soon.
+        interval_s: seconds between releases, by default the design's.
+        delay_s: seconds from the end of a step to its release, by default half the interval; at most the interval.
+        on_error: told of the error that stopped the ticker.
+    """
+
+    def __init__(
+        self,
+        centre: FusionCentre,
+        publish: Callable[[list[Published]], object],
+        interval_s: float | None = None,
+        delay_s: float | None = None,
+        on_error: Callable[[BaseException], object] = lambda error: None,
+    ) -> None:
+        self.interval_s = _check.is_positive(
+            "interval_s", centre.design.interval_s if interval_s is None else interval_s
+        )
+        self.delay_s = _check.is_positive("delay_s", self.interval_s / 2 if delay_s is None else delay_s)
+        if self.delay_s > self.interval_s:
+            raise ValueError(f"delay_s must be at most the interval, {self.interval_s:g} s, got {self.delay_s:g}")
+        self.state: State = "stopped"
+        self.last_latency_s = 0.0
+        """How long the last step took. Private but in a replay: it depends on who is there."""
+        self._centre, self._publish, self._on_error = centre, publish, on_error
+        self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
+        self._is_stopping = threading.Event()
+        self._first_step, self._start_s = centre.now, time.monotonic()
+
+    def start(self) -> Self:
+        """Start the clock: the first step ends one interval from now."""
+        self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop after the step in progress. What was committed and not published is in the ledger."""
+        self._is_stopping.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def join(self, timeout_s: float | None = None) -> None:
+        """Wait until the ticker is over, failed or stopped."""
+        self._thread.join(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def clock(self) -> dict[str, Any]:
+        """The step that is collected for and the seconds until it ends, for sensors to set their watch by; public."""
+        passed_s = time.monotonic() - self._start_s
+        num_ended = int(passed_s // self.interval_s)
+        step, horizon = self._first_step + num_ended, self._centre.design.structure.horizon
+        return {
+            "step": step,
+            "closes_in_s": (num_ended + 1) * self.interval_s - passed_s,
+            "interval_s": self.interval_s,
+            "delay_s": self.delay_s,
+            "is_over": horizon is not None and step > horizon,
+        }
+
+    def _run(self) -> None:
+        try:
+            self._tick_until_over()
+            self.state = "stopped" if self._is_stopping.is_set() else "over"
+        except BaseException as error:  # whatever it is, nothing more is released
+            self.state = "failed"
+            self._on_error(error)
+
+    def _tick_until_over(self) -> None:
+        due: list[Published] = []
+        while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now)):
+            while not self._centre.is_over and time.monotonic() >= self._closes_at(self._centre.now + 1):
+                self._centre.skip()
+            if self._centre.is_over:
+                break
+            closed_at = self._closes_at(self._centre.now)
+            due += self._centre.tick()
+            self.last_latency_s = time.monotonic() - closed_at
+            if self.last_latency_s <= self.delay_s:
+                due = self._publish_at(closed_at + self.delay_s, due)
+        while due and not self._is_stopping.is_set():  # the last step was late
+            num_ended = (time.monotonic() - self._start_s - self.delay_s) // self.interval_s
+            due = self._publish_at(self._start_s + (num_ended + 1) * self.interval_s + self.delay_s, due)
+
+    def _publish_at(self, moment_s: float, due: list[Published]) -> list[Published]:
+        """Publish then what is due; what is left is still due."""
+        if not self._wait_until(moment_s):
+            return due
+        self._publish(due)
+        return []
+
+    def _closes_at(self, step: int) -> float:
+        return self._start_s + (step - self._first_step + 1) * self.interval_s
+
+    def _wait_until(self, moment_s: float) -> bool:
+        """Whether the moment has come; False if the ticker is to stop."""
+        return not self._is_stopping.wait(max(0.0, moment_s - time.monotonic()))
