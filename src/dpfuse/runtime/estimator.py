@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfuse.errors import ReleaseRefused
 from dpfuse.privacy.budget import GRID
+from dpfuse.privacy.release import Release
 from dpfuse.runtime.ledger.rows import Row
 
 if TYPE_CHECKING:
-    from dpfuse.policy.step import Public
+    from dpfuse.policy.step import Policy, Public
 
 # A centre that stood still for longer begins a new run of the estimator, not a million steps without news.
 _LONGEST_GAP = 1_000_000
@@ -111,9 +113,7 @@ class RemoteEstimator:
                 f"not what the ledger holds; compare both with `dpfuse ledger show --rows`"
             )
         public = self._wait(reading.public, num_skipped) if num_skipped else reading.public
-        value = np.frombuffer(row.release, "<i8")
-        block = np.array([[row.weight, *value.tolist()]]) / GRID
-        reading.public, result = self._read(public, block.astype(np.float32))
+        reading.public, result = self._read(public, _to_block(row.to_release()))
         reading.step = row.step
         reading.hashes[row.step] = row.hash
         if len(reading.hashes) > _REMEMBERED:
@@ -123,21 +123,27 @@ class RemoteEstimator:
         return Estimate(row.stream, row.step, mean, std, is_chained)
 
 
-def _compiled(policy: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """E's step with its weights compiled in, and many steps without a release."""
+def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """E's step with its weights compiled in, and as many steps without a release as are asked for."""
     import jax
-    import jax.numpy as jnp
 
-    from dpfuse.policy.exact import _public_part
+    from dpfuse.policy.exact import missing_release
+    from dpfuse.policy.step import estimate
+
+    nothing = _to_block(missing_release(policy.structure.dimension))
 
     def read(public: Public, block: Any) -> Any:
-        return _public_part(policy, public, block)
+        return estimate(policy, public, block[:, 0], block[:, 1:])
 
-    def wait(public: Public, num_steps: Any) -> Public:
-        nothing = jnp.zeros((1, policy.structure.dimension + 1))
+    def wait(public: Public, num_steps: Any) -> Any:
         return jax.lax.fori_loop(0, num_steps, lambda _, carry: read(carry, nothing)[0], public)
 
     return jax.jit(read), jax.jit(wait)
+
+
+def _to_block(release: Release) -> NDArray[np.float32]:
+    """Weight and release side by side, in standard deviations of the noise."""
+    return (np.array([[release.weight, *release.value.tolist()]]) / GRID).astype(np.float32)
 
 
 def _to_row(release: Mapping[str, Any], dimension: int, horizon: int | None) -> Row:
