@@ -51,7 +51,7 @@ def measure(accounting: str) -> dict[str, dict[str, float]]:
     return {name: summarise(values).to_dict() for name, values in parts.items()}
 
 
-def make_design(accounting: str) -> dpfuse.Design:
+def make_design(accounting: str, num_steps: int = STEPS) -> dpfuse.Design:
     """The demo's design, untrained: the time does not depend on the weights."""
     guarantee = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one", accounting=accounting)
     structure = Structure(
@@ -62,8 +62,8 @@ def make_design(accounting: str) -> dpfuse.Design:
         policy="adaptive",
         accounting=accounting,
         charge_factor=1,
-        horizon=STEPS,
-        expected_stay=STEPS,
+        horizon=num_steps,
+        expected_stay=num_steps,
         crowd=float(SENSORS),
     )
     constants = Constants(

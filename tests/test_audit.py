@@ -206,13 +206,13 @@ class Float32Noise(Mechanism):
 class NoClip(Mechanism):
     """Theorem 2's clip left out: a weight is released whatever is left."""
 
-    def charge(self, accounts, weight, ids, values):
-        whole = release.weight_to_grid(weight)
+    def charge_many(self, accounts, weights, stream, ids, values):
+        [own], whole = accounts, release.weight_to_grid(weights[0])
         rows = release.within_set(release.to_grid(values, whole), self.features, whole)
         cost = self.factor * whole**2
-        accounts.spend(min(cost, accounts.left))
+        own.spend(min(cost, own.left))
         rows = release.clear_rows(rows, release.counts_once(ids))
-        return release.Charged(whole, accounts.left, np.array([cost]), release.add_up(rows))
+        return [release.Charged(whole, own.left, np.array([cost]), release.add_up(rows, stream, 1)[0])]
 
 
 class Refilling(IndividualFilter):
@@ -225,9 +225,9 @@ class Refilling(IndividualFilter):
             self._spent.pop(sensor, None)
         return super().left(ids)
 
-    def spend(self, ids, contributions):
+    def spend(self, ids, contributions, stream):
         self.here = frozenset(ids.tolist())
-        return super().spend(ids, contributions)
+        return super().spend(ids, contributions, stream)
 
 
 class RefilledAccounts(Mechanism):
@@ -275,7 +275,9 @@ class TestPlantedBugs:
 
     def test_the_bound_of_an_account_left_out(self, monkeypatch):
         monkeypatch.setattr(ExactStep, "accounts_left", lambda self, accounts, sensors: np.full(len(sensors), 1e6))
-        monkeypatch.setattr(IndividualFilter, "spend", lambda self, ids, rows: budget.Admitted(rows, (rows**2).sum(-1)))
+        monkeypatch.setattr(
+            IndividualFilter, "spend", lambda self, ids, rows, _: budget.Admitted(rows, (rows**2).sum(-1))
+        )
         assert {"accounts", "distance", "every run"} <= caught_by(small(INDIVIDUAL, expected_stay=1.0))
 
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
@@ -287,11 +289,11 @@ class TestPlantedBugs:
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
     def test_a_report_counted_twice(self, case, monkeypatch):
         for module in (release, budget):
-            monkeypatch.setattr(module, "counts_once", lambda ids: np.asarray(ids) >= 0)
+            monkeypatch.setattr(module, "counts_once", lambda ids, stream: np.asarray(ids) >= 0)
         assert caught_by(small(case)) & {"distance", "accounts"}
 
     def test_a_sensor_added_twice(self, monkeypatch):
-        monkeypatch.setattr(release, "add_up", lambda rows: rows.sum(0) + rows[0])
+        monkeypatch.setattr(release, "add_up", lambda rows, *_: rows.sum(0, keepdims=True) + rows[0])
         assert {"distance", "independence", "every run"} <= caught_by(small())
 
     @pytest.mark.parametrize(

@@ -142,7 +142,7 @@ class TestVerify:
         with Ledger.create(path, design, STREAMS) as ledger:
             ledger_id = ledger.terms.ledger_id
         head_of(path).write_bytes(head)
-        refused(path, design, "belongs to another ledger")
+        refused(path, design, "the head file of another ledger")
         assert ledger_id not in head.decode()
 
 
@@ -269,7 +269,7 @@ class TestFilesThatAreNotAsTheyWere:
         tip = verify(path).tip
         for start in range(0, len(content), 4096):
             path.write_bytes(content[:start] + rng.bytes(4096) + content[start + 4096 :])
-            with pytest.raises(LedgerRefused, match="damaged|not a dpfuse ledger|put the right file back"):
+            with pytest.raises(LedgerRefused, match="damaged|not a dpfuse ledger|put the right"):
                 Ledger.open(path, design)
         path.write_bytes(content)
         assert verify(path).tip == tip

@@ -1,4 +1,4 @@
-"""`dpfuse ledger`: whether a ledger is in order, and what its budget went into."""
+"""`dpfuse ledger`: whether a ledger is in order, what its budget went into, and who may write to it."""
 
 from __future__ import annotations
 
@@ -14,17 +14,20 @@ if TYPE_CHECKING:
     from dpfuse.runtime.ledger import Audit
 
 ledger = typer.Typer(
-    help="Verify a ledger, or show what it says.\n\nExample: dpfuse ledger verify us101.db", no_args_is_help=True
+    help="Verify a ledger, show what it says, or create one.\n\nA ledger is a file (SQLite) or a database that several "
+    "centres share (postgresql://USER@HOST/DATABASE).\n\nExample: dpfuse ledger verify us101.db",
+    no_args_is_help=True,
 )
 
 _PRIVATE = "Each sensor has an account of its own. What is left in it is private, and so is how many there are."
 
-LedgerFile = Annotated[Path, typer.Argument(help="The ledger; its writer may be at work.")]
+Place = Annotated[str, typer.Argument(help="The ledger, a file or postgresql://...; its writers may be at work.")]
+Address = Annotated[str, typer.Argument(help="The ledger, postgresql://USER@HOST/DATABASE.")]
 
 
 @ledger.command()
 def verify(
-    path: LedgerFile,
+    place: Place,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Read every row and say whether all is as it was committed; exit 1 if not.
@@ -36,19 +39,20 @@ def verify(
 
     Example: dpfuse ledger verify us101.db
     """
+    from dpfuse.runtime.ledger import name_of
     from dpfuse.runtime.ledger import verify as audit_of
 
-    audit = audit_of(path)
-    answer = {"file": str(path), "rows": _num_rows(audit), "commits": audit.number, "tip": audit.tip.hex()}
+    audit, name = audit_of(place), name_of(place)
+    answer = {"file": name, "rows": _num_rows(audit), "commits": audit.number, "tip": audit.tip.hex()}
     if as_json:
         typer.echo(json.dumps(answer))
     else:
-        typer.echo(f"{path} is in order: {answer['rows']:,} rows in {audit.number:,} commits\ntip {answer['tip']}")
+        typer.echo(f"{name} is in order: {answer['rows']:,} rows in {audit.number:,} commits\ntip {answer['tip']}")
 
 
 @ledger.command()
 def show(
-    path: LedgerFile,
+    place: Place,
     rows: Annotated[
         bool, typer.Option("--rows", help="Print the public rows instead, one JSON object a line.")
     ] = False,
@@ -65,25 +69,78 @@ def show(
 
     Example: dpfuse ledger show us101.db --rows --start 100 > releases.jsonl
     """
-    from dpfuse.runtime.ledger import public_rows
+    from dpfuse.runtime.ledger import name_of, public_rows
     from dpfuse.runtime.ledger import verify as audit_of
 
     if rows:
-        for row in public_rows(path, stream, start):
+        for row in public_rows(place, stream, start):
             typer.echo(json.dumps(row.to_dict()))
         return
-    answer = _story(path, audit_of(path))
+    answer = _story(name_of(place), audit_of(place))
     if as_json:
         typer.echo(json.dumps(answer))
     else:
         _show(answer)
 
 
+@ledger.command()
+def create(
+    place: Place,
+    design: Annotated[Path, typer.Option(help="The design that it is for, for good.")],
+    stream: Annotated[list[str] | None, typer.Option(help="A stream; repeat it for each.", show_default="main")] = None,
+) -> None:
+    """Make an empty ledger for a design, with all streams that it will ever have.
+
+    `dpfuse serve` makes one too, with its own streams. This is for a database
+    whose streams are served by several centres.
+
+    Example: dpfuse ledger create postgresql://db/road --design a.dpfuse --stream north --stream south
+    """
+    from dpfuse.policy import load
+    from dpfuse.runtime.ledger import create_ledger, name_of
+
+    with create_ledger(place, load(design), stream or ["main"]) as made:
+        typer.echo(f"{name_of(place)} is ready for {len(made.streams)} streams of {design}")
+
+
+@ledger.command()
+def join(
+    address: Address,
+    tip: Annotated[
+        str | None, typer.Option(help="What `dpfuse ledger verify` told on a host that writes to it; in hex.")
+    ] = None,
+) -> None:
+    """Let this host write to a ledger in PostgreSQL that another host created.
+
+    Reads all of it and begins a head file here, by which this host will notice
+    if the server is ever rolled back. With --tip also if it was before.
+
+    Example: dpfuse ledger join postgresql://db/road --tip 5f0c...
+    """
+    from dpfuse.runtime.ledger import join as begin_head
+    from dpfuse.runtime.ledger import name_of
+
+    head = begin_head(address, tip=None if tip is None else bytes.fromhex(tip))
+    typer.echo(f"this host may write to {name_of(address)}; keep {head}")
+
+
+@ledger.command()
+def grant(address: Address, role: Annotated[str, typer.Argument(help="A role of the server, there already.")]) -> None:
+    """Let a role of the server read the public rows, and nothing else.
+
+    Example: dpfuse ledger grant postgresql://db/road estimator
+    """
+    from dpfuse.runtime.ledger import grant_public, name_of
+
+    grant_public(address, role)
+    typer.echo(f"{role} may read what is public in {name_of(address)}, and no account")
+
+
 def _num_rows(audit: Audit) -> int:
     return sum(story.num_rows for story in audit.streams.values())
 
 
-def _story(path: Path, audit: Audit) -> dict[str, Any]:
+def _story(name: str, audit: Audit) -> dict[str, Any]:
     from dpfuse.privacy.budget import as_loss
 
     guarantee = audit.terms.guarantee
@@ -97,7 +154,7 @@ def _story(path: Path, audit: Audit) -> dict[str, Any]:
                 "budget_left": as_loss(guarantee.order, story.budget_left),
             }
     return {
-        "file": str(path),
+        "file": name,
         "design": audit.terms.fingerprint,
         "guarantee": guarantee.to_dict(),
         "horizon": audit.terms.horizon,

@@ -7,7 +7,6 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse.policy.design import Design
+from dpfuse.policy.memory import NOWHERE, Memory
 from dpfuse.policy.step import (
     HEADROOM,
     Estimate,
@@ -31,10 +31,8 @@ from dpfuse.policy.step import (
     init_public,
 )
 from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
-from dpfuse.privacy.release import Charged, Mechanism, Release
+from dpfuse.privacy.release import Accounts, Charged, Mechanism, Release
 from dpfuse.types import NOBODY
-
-Accounts = tuple[TotalFilter, ...] | IndividualFilter
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -52,17 +50,13 @@ class Carry(NamedTuple):
 
     Attributes:
         num_steps: steps that were charged or skipped so far.
-        ids: the sensor in each row, shape (rows,).
-        stream: the number of the stream that each row belongs to, shape (rows,).
-        hidden: the recurrent filter's memory, shape (rows, h).
+        memory: what the recurrent filter remembers of each sensor, written in place.
         public: what anybody could compute from the releases.
         accounts: budgets in integers, debited in place: one for each stream, or one set for the sensors of all.
     """
 
     num_steps: int
-    ids: NDArray[np.int64]
-    stream: NDArray[np.int64]
-    hidden: NDArray[np.float32]
+    memory: Memory
     public: Public
     accounts: Accounts
 
@@ -84,16 +78,17 @@ class ExactStep:
     Args:
         num_rows: rows of the one compiled shape. More are taken in several turns, fewer are filled up with nobody.
         num_streams: how many streams step together.
+        forget_after: steps for which a sensor is remembered that is not listed.
     """
 
-    def __init__(self, design: Design, num_rows: int, num_streams: int = 1) -> None:
+    def __init__(self, design: Design, num_rows: int, num_streams: int = 1, forget_after: int = 0) -> None:
         if design.guarantee is None:
             raise ValueError("design must have a guarantee; the non-private floor may not be released")
         structure = design.structure
         assert structure.features != "unbounded"  # only the floor has unbounded features
         self.mechanism = Mechanism(design.guarantee, structure.features, structure.dimension)
         self._policy, self._horizon = design.policy, structure.horizon
-        self._num_rows, self._num_streams = num_rows, num_streams
+        self._num_rows, self._num_streams, self._forget_after = num_rows, num_streams, forget_after
         # The weights are compiled in: handing them over at every step would take longer than the step.
         self.private_part = jax.jit(partial(_private_part, design.policy))
         self.public_part = jax.jit(partial(_public_part, design.policy))
@@ -102,10 +97,13 @@ class ExactStep:
         """Streams from which nothing was released; accounts of their own, or given: shared, or from a ledger."""
         if accounts is None:
             accounts = self._open_accounts()
-        ids, stream = np.full(self._num_rows, NOBODY), np.zeros(self._num_rows, np.int64)
-        hidden = np.zeros((self._num_rows, self._policy.networks.recurrent_filter.hidden_size), np.float32)
-        public = init_public(self._policy, self._num_streams)
-        return Carry(0, ids, stream, hidden, public, (accounts,) if isinstance(accounts, TotalFilter) else accounts)
+        memory, public = Memory(self.hidden_size), init_public(self._policy, self._num_streams)
+        return Carry(0, memory, public, (accounts,) if isinstance(accounts, TotalFilter) else accounts)
+
+    @property
+    def hidden_size(self) -> int:
+        """How many numbers the recurrent filter remembers of each sensor."""
+        return self._policy.networks.recurrent_filter.hidden_size
 
     def contribute(
         self, carry: Carry, ids: ArrayLike, measurements: ArrayLike, present: ArrayLike = True
@@ -114,7 +112,8 @@ class ExactStep:
 
         Args:
             ids: of the sensors, shape (rows,), `NOBODY` for none, in any order. One that is not among them loses its
-                memory, not its account; one that is silent for a while is listed, and not present.
+                memory (after `forget_after` steps), not its account; one that is silent for a while is listed, and not
+                present.
             measurements: shape (rows, n_y). A row that is not finite, or not numbers, is no report; a finite value is
                 clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
@@ -135,13 +134,25 @@ class ExactStep:
         Args:
             stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
         """
-        sensors, before, block = self.prepare(carry, ids, measurements, present, stream)
-        own_hidden = carry.hidden[before] if len(carry.hidden) else _zeros_like(carry.hidden, len(before))
-        fusion_hidden, hidden, weight, proposed = self._in_turns(carry.public, own_hidden, block)
-        charged = self._charge(carry.accounts, weight, stream, sensors, proposed)
+        sensors, places, block = self.prepare(carry, ids, measurements, present, stream)
+        fusion_hidden, hidden, weight, proposed = self._in_turns(carry.public, carry.memory.read(places), block)
+        charged = self.mechanism.charge_many(carry.accounts, weight.tolist(), stream, sensors, proposed)
+        self.remember(carry, stream, sensors, places, hidden)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
-        # Copies: a caller who fills the same array at every step would else change who was where.
-        return Carry(carry.num_steps + 1, sensors.copy(), stream.copy(), hidden, public, carry.accounts), charged
+        return carry._replace(num_steps=carry.num_steps + 1, public=public), charged
+
+    def remember(
+        self,
+        carry: Carry,
+        stream: NDArray[np.int64],
+        sensors: NDArray[np.int64],
+        places: NDArray[np.int64],
+        hidden: NDArray[np.float32],
+    ) -> None:
+        """Write into the carry's memory what is to be known of these sensors at the next step, and forget others."""
+        step = carry.num_steps + 1
+        carry.memory.write(step, stream, sensors, places, hidden)
+        carry.memory.forget(step - self._forget_after)
 
     def prepare(
         self,
@@ -151,22 +162,22 @@ class ExactStep:
         present: ArrayLike = True,
         stream: ArrayLike = 0,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-        """Who reports, in which row each was, and what the compiled private part reads: checked, and nothing charged.
+        """Who reports, where each is remembered, and what the compiled private part reads: checked, nothing charged.
 
         Private: never publish, it holds reports and what sensors have left.
         """
         self._check_not_over(carry)
         sensors = as_ids(ids)
         values = as_measurements(measurements, (len(sensors), self._policy.structure.num_channels))
-        before = _rows_of(sensors, np.broadcast_to(stream, sensors.shape), carry)
+        places = carry.memory.find(np.broadcast_to(stream, sensors.shape), sensors)
         # One block for all that goes in: each array that is handed to JAX takes as long as a matrix product.
         block = np.empty((len(sensors), values.shape[1] + 4), np.float32)
         block[:, :-4] = values
         block[:, -4] = stream
         block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
-        block[:, -2] = before < 0
+        block[:, -2] = places == NOWHERE
         block[:, -1] = self.accounts_left(carry.accounts, sensors)
-        return sensors, before, block
+        return sensors, places, block
 
     def accounts_left(
         self, accounts: TotalFilter | Accounts, sensors: NDArray[np.int64]
@@ -205,7 +216,7 @@ class ExactStep:
         """
         self._check_not_over(carry)
         nothing = np.zeros((0, self._policy.structure.num_channels + 4), np.float32)
-        fusion_hidden, *_ = self._in_turns(carry.public, carry.hidden[:0], nothing)
+        fusion_hidden, *_ = self._in_turns(carry.public, np.zeros((0, self.hidden_size), np.float32), nothing)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
         return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1, public=public), released)
 
@@ -233,22 +244,6 @@ class ExactStep:
         fusion_hidden, _, weight, _ = turns[0]  # they are public: every turn finds the same
         hidden, proposed = (_join([turn[part] for turn in turns])[:num_rows] for part in (1, 3))
         return fusion_hidden, hidden, np.asarray(weight), proposed
-
-    def _charge(
-        self,
-        accounts: Accounts,
-        weight: NDArray[np.float32],
-        stream: NDArray[np.int64],
-        sensors: NDArray[np.int64],
-        proposed: NDArray[np.float32],
-    ) -> list[Charged]:
-        ends = np.searchsorted(stream, np.arange(self._num_streams + 1))
-        charged = []
-        for number, (first, end) in enumerate(itertools.pairwise(ends.tolist())):
-            own = accounts if isinstance(accounts, IndividualFilter) else accounts[number]
-            rows = slice(first, end)
-            charged.append(self.mechanism.charge(own, float(weight[number]), sensors[rows], proposed[rows]))
-        return charged
 
 
 def missing_release(dimension: int) -> Release:
@@ -284,16 +279,6 @@ def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
         if number.shape == shape[1:]:
             values[row] = number
     return values
-
-
-def _rows_of(sensors: NDArray[np.int64], stream: NDArray[np.int64], carry: Carry) -> NDArray[np.int64]:
-    """The row in which each sensor of a stream was one step before, shape (rows,); -1 for one that was not there."""
-    if np.array_equal(sensors, carry.ids) and np.array_equal(stream, carry.stream):
-        return np.where(sensors == NOBODY, -1, np.arange(len(sensors)))
-    # The first row of an id is the one that counts.
-    before = reversed(list(enumerate(zip(carry.stream.tolist(), carry.ids.tolist(), strict=True))))
-    row_of = {sensor: row for row, sensor in before if sensor[1] != NOBODY}
-    return np.array([row_of.get(own, -1) for own in zip(stream.tolist(), sensors.tolist(), strict=True)], np.int64)
 
 
 def _zeros_like(part: NDArray[np.float32], num_rows: int) -> NDArray[np.float32]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, overload
 
 import numpy as np
@@ -54,11 +55,16 @@ def check_exact(budget: int, dimension: int) -> None:
         )
 
 
-def counts_once(ids: ArrayLike) -> NDArray[np.bool_]:
-    """Which rows count, shape (m,): the first one of each id, and none of a negative id (nobody)."""
+def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> NDArray[np.bool_]:
+    """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
     sensors = as_ids(ids)
-    is_first = np.zeros(sensors.shape, bool)
-    is_first[np.unique(sensors, return_index=True)[1]] = True
+    ascending = np.sort(sensors)
+    is_first = np.ones(sensors.shape, bool)
+    if (ascending[1:] == ascending[:-1]).any():  # or else nobody is there twice
+        streams = np.broadcast_to(stream, sensors.shape)
+        order = np.lexsort((sensors, streams))  # stable: of equal ones the first row comes first
+        is_same = [part[order[1:]] == part[order[:-1]] for part in (sensors, streams)]
+        is_first[order[1:]] = ~(is_same[0] & is_same[1])
     return is_first & (sensors > NOBODY)
 
 
@@ -128,7 +134,8 @@ class IndividualFilter:
         - Unit: one id. No id ever spends more than the budget, whatever is sent and in whatever order; a tie
           is allowed. A new id starts with the whole budget; no account is ever deleted.
         - A row that does not fit becomes zeros and costs nothing; a smaller one may follow.
-        - An id counts once a step: of several rows only the first counts. A negative id is nobody: zeros.
+        - An id counts once a step and stream: of several rows only the first counts. A negative id is nobody: zeros.
+        - One that is in several streams pays for each, row by row; what its later rows find is what the earlier left.
         - What an id spends, and the row that comes back for it, depends on its own rows alone.
         - Neither `repr` nor any error shows an account, a row, or how many accounts there are. `left` and
           `accounts` do: what they return is never published, logged or shown.
@@ -153,7 +160,9 @@ class IndividualFilter:
 
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
-        return np.array([self._budget - self._spent.get(i, 0) for i in as_ids(ids).tolist()], np.int64)
+        sensors = as_ids(ids).tolist()
+        # Both are within 0 and the budget, of 63 bits.
+        return self._budget - np.fromiter(map(self._spent.get, sensors, repeat(0)), np.int64, len(sensors))
 
     def accounts(self) -> dict[int, int]:
         """What each id has spent, to store in a ledger. Private: never publish it."""
@@ -163,19 +172,20 @@ class IndividualFilter:
         """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
         self._spent |= _as_accounts(spent, self._budget)
 
-    def spend(self, ids: ArrayLike, contributions: ArrayLike) -> Admitted:
+    def spend(self, ids: ArrayLike, contributions: ArrayLike, stream: Integers | int = 0) -> Admitted:
         """One step: debit every contribution that fits and clear every one that does not.
 
         Args:
             ids: of the sensors, shape (m,).
             contributions: in whole grid steps, shape (m, d).
+            stream: the number of the stream that each row belongs to, shape (m,).
         """
         sensors, rows = as_ids(ids), _as_rows(contributions)
         if len(sensors) != len(rows):
             raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
-        rows = clear_rows(rows, counts_once(sensors) & ((rows >= -largest) & (rows <= largest)).all(-1))
+        rows = clear_rows(rows, counts_once(sensors, stream) & ((rows >= -largest) & (rows <= largest)).all(-1))
         costs = self._factor * (rows * rows).sum(-1)
         refused = []
         for row, (sensor, cost) in enumerate(zip(sensors.tolist(), costs.tolist(), strict=True)):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse.privacy.budget import (
@@ -38,8 +38,11 @@ from dpfuse.privacy.budget import (
     counts_once,
     squared_steps,
 )
-from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor
+from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, Floats, charge_factor
 from dpfuse.types import Guarantee
+
+Accounts = tuple[TotalFilter, ...] | IndividualFilter
+"""What steps are charged to: an account for each stream, or one for each sensor, whatever stream it is in."""
 
 LARGEST_ENTRY = 2**31
 """No budget that a `Guarantee` allows pays for an entry of more grid steps."""
@@ -155,17 +158,51 @@ class Mechanism:
                 deviations; the row is trunc(GRID c_i). Values computed in float32 may end up a hair outside
                 of their set or account and then count as zeros: scale them by 1 - 2^-20 where that matters.
         """
-        self._check_accounts(accounts)
-        whole = weight_to_grid(weight)
+        sensors = as_ids(ids)
+        many = (accounts,) if isinstance(accounts, TotalFilter) else accounts
+        return self.charge_many(many, [weight], np.zeros(len(sensors), np.int64), sensors, values)[0]
+
+    def charge_many(
+        self, accounts: Accounts, weights: Sequence[float], stream: Integers, ids: ArrayLike, values: ArrayLike
+    ) -> list[Charged]:
+        """Round, check, debit and add up one step of each of several streams, as `charge`.
+
+        Args:
+            accounts: one for each stream (total), or those of the sensors of all streams (individual).
+            weights: one for each stream.
+            stream: the number of the stream that each row belongs to, shape (m,), in ascending order.
+        """
+        wholes = [weight_to_grid(weight) for weight in weights]
         sensors = as_ids(ids)
         array = self._as_values(values, len(sensors))
         if isinstance(accounts, IndividualFilter):
-            admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(array), self.features))
-            return Charged(whole, None, admitted.costs, add_up(admitted.contributions))
-        whole = min(whole, accounts.largest_weight(self.factor))
-        rows = clear_rows(within_set(to_grid(array, whole), self.features, whole), counts_once(sensors))
-        accounts.spend(cost := self.factor * whole**2)
-        return Charged(whole, accounts.left, np.array([cost], np.int64), add_up(rows))
+            return self._charge_sensors(accounts, wholes, stream, sensors, array)
+        return self._charge_streams(accounts, wholes, stream, sensors, array)
+
+    def _charge_sensors(
+        self, accounts: IndividualFilter, wholes: list[int], stream: Integers, sensors: Integers, values: Floats
+    ) -> list[Charged]:
+        self._check_accounts(accounts)
+        admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(values), self.features), stream)
+        sums = add_up(admitted.contributions, stream, len(wholes))
+        debits = np.split(admitted.costs, np.searchsorted(stream, np.arange(1, len(wholes))))
+        return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
+
+    def _charge_streams(
+        self, accounts: Sequence[TotalFilter], wholes: list[int], stream: Integers, sensors: Integers, values: Floats
+    ) -> list[Charged]:
+        for own in accounts:
+            self._check_accounts(own)
+        largest = [own.largest_weight(self.factor) for own in accounts]
+        wholes = [min(pair) for pair in zip(wholes, largest, strict=True)]
+        row_weight = np.array(wholes, np.int64)[stream]
+        rows = within_set(to_grid(values, row_weight), self.features, row_weight)
+        sums = add_up(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
+        steps = []
+        for own, whole, own_sum in zip(accounts, wholes, sums, strict=True):
+            own.spend(cost := self.factor * whole**2)
+            steps.append(Charged(whole, own.left, np.array([cost], np.int64), own_sum))
+        return steps
 
     def draw(self, charged: Charged) -> Release:
         """Add the noise. A step is drawn once: a second call for the same one raises RuntimeError."""
@@ -198,7 +235,7 @@ class Mechanism:
                 f"got {accounts!r}"
             )
 
-    def _as_values(self, values: ArrayLike, num_rows: int) -> NDArray[np.float64]:
+    def _as_values(self, values: ArrayLike, num_rows: int) -> Floats:
         array = _as_floats(values)
         if not num_rows and not array.size:
             return np.zeros((0, self.dimension))
@@ -215,31 +252,32 @@ def weight_to_grid(weight: float) -> int:
     return math.floor(min(number * GRID, LARGEST_ENTRY))
 
 
-def to_grid(values: ArrayLike, scale: int = GRID) -> Integers:
+def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:
     """trunc(scale * values) as integers, shape (..., d); a row that is not finite or too large becomes zeros.
 
-    Each row, the last axis, depends on itself alone.
+    Each row, the last axis, depends on itself alone, and on its scale where each has its own.
     """
     scaled = _as_floats(values)
     if scaled.ndim == 0:
         raise ValueError("values must have shape (..., d), got ()")
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = scaled * float(scale)
+        scaled = scaled * np.asarray(scale, np.float64)[..., None]  # exact: a scale is at most `LARGEST_ENTRY`
     is_usable = (np.abs(scaled) < LARGEST_ENTRY + 1).all(-1, keepdims=True)  # False for NaN
     return np.where(is_usable, scaled, 0.0).astype(np.int64)  # which rounds toward zero
 
 
-def from_grid(value: Integers) -> NDArray[np.float64]:
+def from_grid(value: Integers) -> Floats:
     """Grid steps as noise standard deviations, exactly below 2^53 steps."""
     return np.asarray(value, np.int64) / GRID
 
 
-def within_set(rows: Integers, features: FeatureSet, weight: int) -> Integers:
+def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> Integers:
     """The rows in `weight` times the feature set, and zeros for the others, shape (..., d).
 
     Exact in int64 where d weight^2 < 2^63: entries are bounded by the weight before they are squared.
     """
-    keep = np.asarray(((rows >= -weight) & (rows <= weight)).all(-1))
+    bound = np.asarray(weight, np.int64)[..., None]
+    keep = np.asarray(((rows >= -bound) & (rows <= bound)).all(-1))
     bounded = clear_rows(without_forbidden_signs(rows, features), keep)
     if features == "box":
         return bounded
@@ -251,9 +289,12 @@ def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
     return rows if features == "ball" else clear_rows(rows, np.asarray((rows >= 0).all(-1)))
 
 
-def add_up(rows: Integers) -> Integers:
-    """The sum over sensors, shape (d,), exactly: entries of 31 bits leave room for 2^32 rows."""
-    return np.asarray(rows.sum(0, dtype=np.int64))
+def add_up(rows: Integers, stream: Integers, num_streams: int) -> Integers:
+    """Each stream's sum over its sensors, shape (streams, d), exactly: entries of 31 bits leave room for 2^32 rows."""
+    sums = np.zeros((rows.shape[1], num_streams), np.int64)
+    for coordinate, entries in zip(sums, rows.T, strict=True):
+        np.add.at(coordinate, stream, entries)
+    return np.ascontiguousarray(sums.T)
 
 
 def add_noise(exact_sum: Integers) -> Integers:
@@ -296,7 +337,7 @@ def _make_gaussian(dimension: int, scale: int) -> Callable[[list[int]], list[int
     return gaussian
 
 
-def _as_floats(values: ArrayLike) -> NDArray[np.float64]:
+def _as_floats(values: ArrayLike) -> Floats:
     """The values as float64; no message shows them."""
     try:
         array = np.asarray(values)

@@ -10,25 +10,51 @@ import math
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Accounts, Carry, ExactStep, missing_release
+from dpfuse.policy.exact import Carry, ExactStep, as_measurements, missing_release
 from dpfuse.policy.step import Estimate
-from dpfuse.privacy.budget import IndividualFilter, TotalFilter
-from dpfuse.privacy.release import make_noise
-from dpfuse.runtime.ledger import Entry, Ledger, Row
-from dpfuse.runtime.ledger.head import head_path
+from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
+from dpfuse.privacy.release import Accounts, make_noise
+from dpfuse.runtime.hub import num_kept
+from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 4096
 
-Inbox = dict[tuple[int, int], tuple[float, ...]]
+Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+
+
+class Inbox:
+    """The reports for one step, one by one and in blocks; private."""
+
+    def __init__(self) -> None:
+        self._single: dict[tuple[int, int], tuple[float, ...]] = {}
+        self._blocks: list[Block] = []
+
+    def add(self, stream: int, sensor: int, report: tuple[float, ...]) -> None:
+        self._single.setdefault((stream, sensor), report)
+
+    def add_block(self, block: Block) -> None:
+        self._blocks.append(block)
+
+    def by_stream(self, num_channels: int) -> Block:
+        """Stream, id and values of all reports, in the order of the streams; of one sensor's the first comes first."""
+        stream, ids = np.array(list(self._single), np.int64).reshape(-1, 2).T
+        values = as_measurements(list(self._single.values()), (len(ids), num_channels))
+        blocks = [(stream, ids, values), *self._blocks]
+        joined = (
+            blocks[-1] if not len(ids) and len(blocks) == 2 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
+        )
+        if (joined[0][1:] >= joined[0][:-1]).all():
+            return joined
+        order = np.argsort(joined[0], kind="stable")
+        return tuple(part[order] for part in joined)
 
 
 class Published(NamedTuple):
@@ -70,18 +96,20 @@ class FusionCentre:
     """
 
     def __init__(self, design: Design, ledger: Ledger | str | os.PathLike[str], *, forget_after: int = 50) -> None:
-        self._forget_after = _check.is_count("forget_after", forget_after)
-        self._ledger = _open(ledger, design) if isinstance(ledger, str | os.PathLike) else ledger
+        _check.is_count("forget_after", forget_after, 0)
+        self._ledger = open_ledger(ledger, design, create=True) if isinstance(ledger, str | os.PathLike) else ledger
         self.streams = self._ledger.streams
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
-        self._step = ExactStep(design, min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS), len(self.streams))
+        num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
+        self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
         make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
+        self.past: list[Published] = []
+        """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
-        self._last_heard: dict[tuple[int, int], int] = {}
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
-        self._inboxes: dict[int, Inbox] = {self._now: {}, self._now + 1: {}}
+        self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
 
     @property
     def now(self) -> int:
@@ -108,7 +136,24 @@ class FusionCentre:
         with self._lock:
             inbox = self._inboxes.get(step)
             if inbox is not None:
-                inbox.setdefault((number, sensor), report)
+                inbox.add(number, sensor, report)
+
+    def receive_many(self, stream: ArrayLike, sensors: ArrayLike, step: int, values: ArrayLike) -> None:
+        """Take the reports of many sensors for one step.
+
+        Args:
+            stream: the number of each report's stream among `streams`, shape (m,).
+            sensors: their ids, shape (m,).
+            values: shape (m, n_y); a row that is not finite numbers is no report.
+        """
+        numbers, ids = as_ids(stream), as_ids(sensors)
+        rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
+        is_report = (numbers >= 0) & (numbers < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
+        block = numbers[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
+        with self._lock:
+            inbox = self._inboxes.get(step)
+            if inbox is not None:
+                inbox.add_block(block)
 
     def tick(self) -> list[Published]:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
@@ -118,9 +163,9 @@ class FusionCentre:
             LedgerRefused: nothing of this step may be published, and no other step will be.
         """
         step, reports = self._close_step()
-        stream, ids, values, present = self._rows_for(step, reports)
+        stream, ids, values = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(ids)
-        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values, present)
+        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
         ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
         entries = [
             Entry(name, step, charged, own_ids)
@@ -132,8 +177,7 @@ class FusionCentre:
 
     def skip(self) -> None:
         """Let the step pass without a release; its reports are dropped."""
-        step, _ = self._close_step()
-        self._forget(step)
+        self._close_step()
         nothing = [missing_release(self.design.structure.dimension)] * len(self.streams)
         self._carry, _ = self._step.follow(self._carry, nothing)
 
@@ -162,25 +206,8 @@ class FusionCentre:
             step = self._now
             reports = self._inboxes.pop(step)
             self._now += 1
-            self._inboxes[self._now + 1] = {}
+            self._inboxes[self._now + 1] = Inbox()
         return step, reports
-
-    def _forget(self, step: int) -> None:
-        """Drop the memory of those who were silent for too long."""
-        oldest = step - self._forget_after
-        self._last_heard = {sensor: heard for sensor, heard in self._last_heard.items() if heard >= oldest}
-
-    def _rows_for(
-        self, step: int, reports: Inbox
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]]:
-        """A row for everybody who is remembered or reports, by stream: stream, id, report, and whether there is one."""
-        self._last_heard |= dict.fromkeys(reports, step)
-        self._forget(step)
-        who = sorted(self._last_heard)
-        silent = (np.nan,) * self.design.structure.num_channels
-        stream, ids = np.array(who, np.int64).reshape(-1, 2).T
-        values = np.array([reports.get(sensor, silent) for sensor in who]).reshape(len(who), len(silent))
-        return stream, ids, values, np.array([sensor in reports for sensor in who], bool)
 
     def _rebuild(self) -> Carry:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
@@ -188,14 +215,15 @@ class FusionCentre:
         nothing = missing_release(self.design.structure.dimension)
         histories = [self._ledger.rows(stream) for stream in self.streams]
         upcoming = [next(history, None) for history in histories]
-        for step in range(1, 1 + max(map(self._ledger.last_step, self.streams))):
-            released = []
-            for number, row in enumerate(upcoming):
-                is_due = row is not None and row.step == step
-                released.append(row.to_release() if row is not None and is_due else nothing)
-                if is_due:
+        last = max(map(self._ledger.last_step, self.streams))
+        for step in range(1, 1 + last):
+            due = [row if row is not None and row.step == step else None for row in upcoming]
+            carry, estimate = self._step.follow(carry, [row.to_release() if row else nothing for row in due])
+            if step > last - num_kept(len(self.streams)):
+                self.past += _published(due, estimate)
+            for number, row in enumerate(due):
+                if row is not None:
                     upcoming[number] = next(histories[number], None)
-            carry, _ = self._step.follow(carry, released)
         return carry
 
     def _accounts(self) -> Accounts:
@@ -218,13 +246,9 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
-def _open(path: str | os.PathLike[str], design: Design) -> Ledger:
-    is_new = not Path(path).exists() and not head_path(Path(path)).exists()
-    return Ledger.create(path, design) if is_new else Ledger.open(path, design)
-
-
-def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
+def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
     def numbers(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    return [Published(*one) for one in zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)]
+    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    return [Published(row, mean, std) for row, mean, std in estimates if row is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfuse.errors import MissingExtra
@@ -12,7 +13,6 @@ from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import take_reports
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
-from dpfuse.runtime.page import Feed, page_router
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
 
@@ -24,6 +24,8 @@ except ImportError as error:
     raise MissingExtra("the centre needs FastAPI to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
 from dpfuse.runtime.events import EventStream, release_frames
+from dpfuse.runtime.metrics import metrics_router
+from dpfuse.runtime.page import Feed, page_router
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
@@ -38,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
 Start = Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")]
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
 
 
 class Refused(Exception):
@@ -58,6 +60,7 @@ def make_app(
     design: Design,
     replay: bool = False,
     page: bool = True,
+    labels: Sequence[str] = (),
 ) -> FastAPI:
     """The application: /v1 for programs and, unless turned off, the page for people.
 
@@ -70,6 +73,7 @@ def make_app(
 
     Args:
         replay: the data is nobody's: the truth may be told, and the page shows it.
+        labels: what the page calls each coordinate of the state: "density [veh/km]".
     """
     app = FastAPI(
         title="dpfuse fusion centre",
@@ -87,16 +91,12 @@ def make_app(
     _add_facts(app, ticker, hub, promise)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
+    feed = Feed(
+        hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
+    )
+    app.include_router(metrics_router(feed, ticker.clock))
     if page:
-        feed = Feed(
-            hub,
-            design,
-            interval_s=ticker.interval_s,
-            first_step=centre.now,
-            state=lambda: ticker.state,
-            notes=notes,
-        )
-        app.include_router(page_router(feed))
+        app.include_router(page_router(feed, promise, labels=labels))
     return app
 
 
@@ -174,7 +174,7 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) 
 
 
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
-    hub.on_publish = lambda published: notes.time(published[-1].row.step, ticker.last_latency_s)
+    hub.watch(lambda published: notes.time(published[-1].row.step, ticker.last_latency_s))
     responses = openapi.answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
 
     @app.post(

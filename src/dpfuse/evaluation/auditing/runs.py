@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpfuse.evaluation.auditing.worlds import Feed, Worlds
 from dpfuse.policy.exact import ExactStep
+from dpfuse.policy.memory import Memory
 from dpfuse.privacy.budget import GRID, IndividualFilter, Integers
 from dpfuse.privacy.release import Charged, Release
 
@@ -124,23 +125,23 @@ class _Streams:
     def __init__(self, step: ExactStep, feed: Feed, count: int, private_part: Any, public_part: Any) -> None:
         self.feed, self._step = feed, step
         self._private_part, self._public_part = private_part, public_part
-        self._carry = step.init()
+        # One memory for all runs: they hear the same sensors, and each has its own of every one.
+        self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
         self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
-        self._hidden, self._public = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.hidden, self._carry.public)
-        )
+        self._public = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), self._carry.public)
 
     def contribute(self, k: int) -> list[Charged]:
         """The private part of step k of every run."""
         step, feed = self._step, self.feed
-        sensors, before, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
+        sensors, places, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
         blocks = np.tile(block, (len(self._accounts), 1, 1))
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
-        hidden = self._hidden[:, before]
-        fusion_hidden, self._hidden, weight, proposed = self._private_part(self._public, hidden, blocks)
+        hidden = self._carry.memory.read(places).swapaxes(0, 1)
+        fusion_hidden, hidden, weight, proposed = self._private_part(self._public, hidden, blocks)
+        step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
         self._public = self._public._replace(fusion_hidden=fusion_hidden)
-        self._carry = self._carry._replace(num_steps=k + 1, ids=sensors, stream=np.zeros_like(sensors))
+        self._carry = self._carry._replace(num_steps=k + 1)
         weights, values = np.asarray(weight)[:, 0].tolist(), np.asarray(proposed)
         return [
             step.mechanism.charge(accounts, own_weight, sensors, own_values)

@@ -1,8 +1,25 @@
 """The ledger: check, record, publish. What is not in it was never released, and what is in it is never redrawn."""
 
-from dpfuse.runtime.ledger.audit import Audit, StreamStory, public_rows, verify
-from dpfuse.runtime.ledger.places import open_ledger
+from dpfuse.runtime.ledger.audit import Audit, StreamStory
+from dpfuse.runtime.ledger.places import create_ledger, name_of, open_ledger, public_rows, verify
+from dpfuse.runtime.ledger.postgres import PostgresLedger, join
+from dpfuse.runtime.ledger.postgres_store import grant_public
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms
 from dpfuse.runtime.ledger.writer import Ledger
 
-__all__ = ["Audit", "Entry", "Ledger", "Row", "StreamStory", "Terms", "open_ledger", "public_rows", "verify"]
+__all__ = [
+    "Audit",
+    "Entry",
+    "Ledger",
+    "PostgresLedger",
+    "Row",
+    "StreamStory",
+    "Terms",
+    "create_ledger",
+    "grant_public",
+    "join",
+    "name_of",
+    "open_ledger",
+    "public_rows",
+    "verify",
+]

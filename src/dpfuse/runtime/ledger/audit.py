@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from apsw import Connection
 
 COLUMNS = ", ".join(Row._fields)
-_REMEDY = "put the right file back, never an old copy, or start a new ledger for new sensors"
+_REMEDY = "put the right one back, never an old copy, or start a new ledger for new sensors"
 
 
 @dataclass
@@ -94,11 +94,23 @@ def _snapshot(path: Path) -> Iterator[tuple[Connection, Terms, Head]]:
 
 
 def check(connection: Connection, path: Path, terms: Terms, head: Head, *, is_full: bool = True) -> Audit:
-    """The audit of a ledger, in full, or of what was committed after the head was written."""
-    if head.ledger_id != terms.ledger_id:
-        raise LedgerRefused(f"{head_path(path)} belongs to another ledger; {_REMEDY}")
+    """The audit of a file, in full, or of what was committed after the head was written."""
     if is_full:
         _check_file(connection, path)
+    return check_rows(connection, path, terms, head, is_full=is_full)
+
+
+class Readable(Protocol):
+    """A database with the tables of a ledger; `?` stands for a value."""
+
+    def execute(self, query: str, values: tuple[Any, ...] = (), /) -> Any: ...
+
+
+def check_rows(connection: Readable, path: object, terms: Terms, head: Head, *, is_full: bool = True) -> Audit:
+    """The audit of what a ledger holds, in whatever database; `path` is what messages call it."""
+    if head.ledger_id != terms.ledger_id:
+        raise LedgerRefused(f"{path} has the head file of another ledger; {_REMEDY}")
+    if is_full:
         _check_accounts(connection, path, terms)
         audit = _at_start(terms)
     else:
@@ -127,7 +139,7 @@ def _check_file(connection: Connection, path: Path) -> None:
         raise LedgerRefused(f"{path} is damaged; {_REMEDY}")
 
 
-def _check_accounts(connection: Connection, path: Path, terms: Terms) -> None:
+def _check_accounts(connection: Readable, path: object, terms: Terms) -> None:
     """Every account is within the budget, and together they hold every debit. No message shows one."""
     budget, total = terms.mechanism.budget, 0
     for (spent,) in connection.execute("SELECT spent FROM accounts"):
@@ -144,7 +156,7 @@ def _at_start(terms: Terms) -> Audit:
     return Audit(terms, 0, terms.first_tip, streams)
 
 
-def _at_head(connection: Connection, terms: Terms, head: Head) -> Audit:
+def _at_head(connection: Readable, terms: Terms, head: Head) -> Audit:
     """The audit as it was when the head was written, taken from the last rows alone."""
     audit = _at_start(terms)
     found = connection.execute("SELECT tip FROM commits WHERE number = ?", (head.number,)).fetchone()
@@ -158,7 +170,7 @@ def _at_head(connection: Connection, terms: Terms, head: Head) -> Audit:
     return audit
 
 
-def _commits(connection: Connection, path: Path, after: int) -> Iterator[tuple[int, bytes, list[Row]]]:
+def _commits(connection: Readable, path: object, after: int) -> Iterator[tuple[int, bytes, list[Row]]]:
     """Each commit's number, tip and rows."""
     query = f"SELECT commit_number, {COLUMNS} FROM releases WHERE commit_number > ? ORDER BY commit_number, stream"
     grouped = itertools.groupby(connection.execute(query, (after,)), key=lambda row: row[0])
@@ -173,7 +185,7 @@ def _commits(connection: Connection, path: Path, after: int) -> Iterator[tuple[i
         raise LedgerRefused(f"{path}: a row belongs to no commit; {_REMEDY}")
 
 
-def _follow(audit: Audit, row: Row, path: Path) -> None:
+def _follow(audit: Audit, row: Row, path: object) -> None:
     """Take a row into the audit, if it follows from those before it."""
     terms, story = audit.terms, audit.streams.get(row.stream)
     if story is None:

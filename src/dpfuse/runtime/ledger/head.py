@@ -55,6 +55,8 @@ def read_head(path: Path) -> Head:
 class HeadFile:
     """The head file in the hands of the one writer; its lock lasts until `close`, or the end of the process."""
 
+    _IS_ALONE = True
+
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
@@ -63,6 +65,8 @@ class HeadFile:
         except FileNotFoundError:
             read_head(path)  # which says what is wrong
             raise
+        if not self._IS_ALONE:
+            return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -82,6 +86,22 @@ class HeadFile:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+class SharedHeadFile(HeadFile):
+    """The head file of a ledger that several processes of a host write to; it never goes back."""
+
+    _IS_ALONE = False
+
+    def write(self, head: Head, *, sync: bool = False) -> None:
+        """Write the line over the one before, unless another process has come further."""
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            before = _parse(os.pread(self._file, 4096, 0))
+            if before is None or before.number < head.number:
+                super().write(head, sync=sync)
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 def _parse(line: bytes) -> Head | None:

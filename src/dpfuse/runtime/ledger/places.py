@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfuse.errors import LedgerRefused
+from dpfuse.runtime.ledger import audit, postgres
 from dpfuse.runtime.ledger.head import head_path
+from dpfuse.runtime.ledger.postgres_store import Address, has_ledger_at, is_address
+from dpfuse.runtime.ledger.rows import Row
 from dpfuse.runtime.ledger.writer import Ledger
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
+Place = str | os.PathLike[str]
 
-def open_ledger(
-    where: str | os.PathLike[str], design: Design, streams: Iterable[str] | None = None, *, create: bool = False
-) -> Ledger:
+
+def create_ledger(where: Place, design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
+    """A new ledger at that place, with these streams for good, and opened."""
+    kind = postgres.PostgresLedger if isinstance(where, str) and is_address(where) else Ledger
+    return kind.create(where, design, streams)
+
+
+def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = None, *, create: bool = False) -> Ledger:
     """The ledger at that place, to write these streams of it.
 
     Args:
-        where: a path.
-        streams: None for all that the ledger has, and for the one stream "main" where it is created.
-        create: make the ledger if there is none.
+        where: a path, or postgresql://USER@HOST/DATABASE.
+        streams: None for all that the ledger has, and for the one stream "main" where it is created. In SQLite one
+            centre writes all of them; in PostgreSQL others may write the rest.
+        create: make the ledger, with these streams, if there is none.
     """
+    if isinstance(where, str) and is_address(where):
+        if create and not has_ledger_at(where):
+            return create_ledger(where, design, ("main",) if streams is None else streams)
+        return postgres.PostgresLedger.open(where, design, streams)
     path = Path(where).resolve()
     if create and not path.exists() and not head_path(path).exists():
-        return Ledger.create(path, design, ("main",) if streams is None else streams)
+        return create_ledger(path, design, ("main",) if streams is None else streams)
     ledger = Ledger.open(path, design)
     if streams is not None and set(streams) != set(ledger.streams):
         ledger.close()
@@ -36,3 +50,25 @@ def open_ledger(
             f"or create another ledger"
         )
     return ledger
+
+
+def verify(where: Place) -> audit.Audit:
+    """Read the whole ledger, also while its writers are at work.
+
+    Raises:
+        LedgerRefused: if a row was changed, added, moved or is missing, if the ledger is behind its head file, if a
+            budget was passed, or if accounts do not add up to what was debited.
+    """
+    return postgres.verify(where) if isinstance(where, str) and is_address(where) else audit.verify(where)
+
+
+def public_rows(where: Place, stream: str | None = None, start: int = 1) -> Iterator[Row]:
+    """The rows from step `start` on, by step, as they may be handed to anybody; of one stream, or of all."""
+    if isinstance(where, str) and is_address(where):
+        return postgres.public_rows(where, stream, start)
+    return audit.public_rows(where, stream, start)
+
+
+def name_of(where: Place) -> str:
+    """The place as it may be shown: an address without user and password."""
+    return Address.parse(where).name if isinstance(where, str) and is_address(where) else os.fspath(where)

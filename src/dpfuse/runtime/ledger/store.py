@@ -138,7 +138,7 @@ def _make_durable(connection: Connection, path: Path) -> None:
         raise LedgerRefused(f"{path} is on a file system without write-ahead logs; move it to a local disk")
 
 
-def read_terms(connection: Connection, path: Path) -> Terms:
+def read_terms(connection: Any, path: object) -> Terms:
     """What the ledger is bound to."""
     try:
         ((content,),) = connection.execute("SELECT content FROM terms").fetchall()
@@ -157,7 +157,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def refusals(path: Path) -> Iterator[None]:
+def refusals(path: object) -> Iterator[None]:
     """Errors of SQLite and of the disk as `LedgerRefused`, with a remedy; no text of SQLite's gets through."""
     apsw = sqlite()
     try:

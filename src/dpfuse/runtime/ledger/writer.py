@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from apsw import Connection
 
     from dpfuse.policy.design import Design
+    from dpfuse.runtime.ledger.postgres_store import Address
 
 _ROWS_AT_ONCE = 1000
 # All debits as one JSON object, {id: cost}: a statement for each takes twice as long. JSON keeps 64-bit integers here.
@@ -59,7 +60,7 @@ class Ledger:
           kept elsewhere, shows all others.
     """
 
-    def __init__(self, path: Path, head: HeadFile, connection: Connection, audit: Audit) -> None:
+    def __init__(self, path: Path | Address, head: HeadFile, connection: Connection, audit: Audit) -> None:
         """Use `create` or `open`."""
         self.path, self.terms = path, audit.terms
         self._head, self._connection, self._audit = head, connection, audit
@@ -142,7 +143,8 @@ class Ledger:
             return TotalFilter(self._mechanism.budget, self._mechanism.budget - left)
         if self._shared is None:
             with self._stopping():
-                spent: dict[Any, Any] = dict(self._connection.execute("SELECT sensor, spent FROM accounts"))
+                query = "SELECT sensor, spent FROM accounts WHERE spent > 0"
+                spent: dict[Any, Any] = dict(self._connection.execute(query))
             self._shared = IndividualFilter(self._mechanism.budget, self._mechanism.factor, spent)
         return self._shared
 
@@ -155,11 +157,13 @@ class Ledger:
     def rows(self, stream: str, start: int = 1) -> Iterator[Row]:
         """The committed rows of a stream from step `start` on, in order: to publish them again."""
         self._known(stream)
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ? ORDER BY step LIMIT {_ROWS_AT_ONCE}"
+        query = f"""SELECT {COLUMNS} FROM releases WHERE step BETWEEN ? AND ? AND stream = ?
+            ORDER BY step LIMIT {_ROWS_AT_ONCE}"""
         while True:
             self._check_open()
-            with self._stopping():
-                found = [Row._make(row) for row in self._connection.execute(query, (start, stream))]
+            with self._stopping():  # not what a commit, in another thread, has written and not yet ended
+                values = start, self.last_step(stream), stream
+                found = [Row._make(row) for row in self._connection.execute(query, values)]
             yield from found
             if len(found) < _ROWS_AT_ONCE:
                 return

@@ -1,0 +1,106 @@
+"""A fleet in one process: 1,000 streams of 40 sensors at 5 Hz, every release committed durably before it is seen.
+
+Reports come from arrays in memory, a hundredth of the sensors leave at every step and others come, and the clock is the
+real one: a step ends every 0.2 s and its releases leave 0.1 s (total accounting: 0.05 s) later. A tick is late if its
+work was not done by then, and missed if its window passed before it began.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _measure import summarise, write_results
+from live_step import make_design
+from rich.progress import Progress
+
+import dpfuse
+from dpfuse.policy.exact import compute_inline
+from dpfuse.runtime import Published, Ticker
+
+STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
+DELAY_S = {"individual": 0.12, "total": 0.05}
+CHURN = 0.01
+
+
+def main() -> None:
+    """Measure and write results/fleet.json."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long, for each accounting")
+    seconds = parser.parse_args().seconds
+    compute_inline()
+    with Progress() as progress:
+        results = {accounting: measure(accounting, seconds, progress) for accounting in DELAY_S}
+    setting = {"streams": STREAMS, "sensors": SENSORS, "interval_s": INTERVAL_S, "seconds": seconds, "churn": CHURN}
+    write_results("fleet", {"setting": setting, "accounting": results}, packages=["apsw"])
+
+
+def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, Any]:
+    """One run by the clock: milliseconds of each tick, and what was late, missed or released."""
+    num_steps = round(seconds / INTERVAL_S)
+    design = make_design(accounting, num_steps=num_steps + 100)
+    bar = progress.add_task(f"{accounting} accounts", total=num_steps)
+    latencies: list[float] = []
+    num_released = 0
+
+    def publish(many: list[Published]) -> None:
+        nonlocal num_released
+        num_released += len(many)
+        latencies.append(ticker.last_latency_s)
+        progress.advance(bar, len(many) // STREAMS)
+
+    with tempfile.TemporaryDirectory() as folder:
+        streams = [f"stream-{number:04}" for number in range(STREAMS)]
+        ledger = dpfuse.Ledger.create(Path(folder) / "fleet.db", design, streams)
+        with dpfuse.FusionCentre(design, ledger) as centre:
+            fleet = Fleet()
+            for _ in range(5):  # compilation, and caches that are still cold
+                fleet.report(centre)
+                centre.tick()
+            first = centre.now
+            ticker = Ticker(centre, publish, INTERVAL_S, DELAY_S[accounting])
+            fleet.report(centre)
+            with ticker:
+                while ticker.state == "running" and centre.now < first + num_steps:
+                    step = centre.now
+                    while centre.now == step and ticker.state == "running":
+                        time.sleep(0.005)
+                    fleet.report(centre)
+            num_rows = sum(1 for _ in ledger.rows(streams[0], start=first))
+    num_ended = centre.now - first
+    late = sum(latency > DELAY_S[accounting] for latency in latencies)
+    return {
+        "tick_ms": summarise(latencies).to_dict() | {"max": round(1e3 * max(latencies), 4)},
+        "steps": num_ended,
+        "missed": num_ended - num_rows,
+        "late": late,
+        "delay_ms": 1e3 * DELAY_S[accounting],
+        "released": num_released,
+    }
+
+
+class Fleet:
+    """Sensors with ids that no other has, all of which report at every step."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(0)
+        self._stream = np.repeat(np.arange(STREAMS), SENSORS)
+        self._ids = self._new_ids(len(self._stream))
+        self._values = self._rng.uniform([0, 0], [400, 20], size=(16, len(self._stream), 2)).astype(np.float32)
+
+    def report(self, centre: dpfuse.FusionCentre) -> None:
+        """Everybody's report for the step that is collected for, after a few have left and others come."""
+        leaves = self._rng.random(len(self._ids)) < CHURN
+        self._ids = np.where(leaves, self._new_ids(len(self._ids)), self._ids)
+        centre.receive_many(self._stream, self._ids, centre.now, self._values[centre.now % len(self._values)])
+
+    def _new_ids(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return self._rng.integers(0, 2**62, count)
+
+
+if __name__ == "__main__":
+    main()

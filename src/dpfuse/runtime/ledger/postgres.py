@@ -1,0 +1,414 @@
+"""A ledger in PostgreSQL: several centres, each the one writer of its streams, debit the same sensors' accounts.
+
+Locks, always in this order, so that no two centres wait for each other: the accounts of a step, by id; then the chain
+of commits, which is held for three statements and the sync. The right to write a stream is a lock too, held by the
+connection for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpfuse import _check
+from dpfuse.errors import LedgerRefused
+from dpfuse.privacy.budget import IndividualFilter, as_ids
+from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
+from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile, read_head
+from dpfuse.runtime.ledger.postgres_store import (
+    Address,
+    Session,
+    check_durable,
+    check_private,
+    connect,
+    driver,
+    has_ledger,
+    make_tables,
+    reading,
+    refusals,
+    snapshot_of,
+)
+from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip
+from dpfuse.runtime.ledger.store import read_terms, sync_folder
+from dpfuse.runtime.ledger.writer import Ledger
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from dpfuse.policy.design import Design
+
+_WRITER_WAIT_S = 5.0
+_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s) ORDER BY sensor FOR NO KEY UPDATE"
+_OPEN = (
+    "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
+)
+_DEBIT = """
+UPDATE accounts SET spent = spent + debit.cost FROM unnest(%s::bigint[], %s::bigint[]) AS debit (id, cost)
+    WHERE sensor = debit.id
+"""
+# One array a column: one statement for all streams.
+_INSERT = f"""
+INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
+    %s::text[], %s::bigint[], %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]
+)
+"""
+# Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
+_ALONE = """
+SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('fsync'), (
+    SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS own (name, last)
+    WHERE last <> coalesce((SELECT max(step) FROM releases WHERE stream = own.name), 0)
+)
+"""
+
+
+class PostgresLedger(Ledger):
+    """A `Ledger` that several centres share, on one host or many.
+
+        with PostgresLedger.open("postgresql://ledger@db/road", design, streams=["north"]) as ledger:
+            ledger.refresh(ids)                                       # locks the accounts of these sensors
+            carry, charged = step.contribute(carry, ids, measurements)
+            [row] = ledger.commit([Entry("north", 17, charged, ids)])  # and lets go of them
+
+    **Guarantees** of `Ledger`, and these:
+        - One writer for each stream, and any number of centres: what all of them debit one sensor stays within its
+          budget. After `refresh` no debit of another centre comes in between: no step is refused because of one.
+        - Centres that want the same accounts wait for each other, and never in a circle. One that hangs is cut off by
+          the server, and loses its step.
+        - A server that was rolled back, restored or failed over to a copy that lacks a commit is refused by every host
+          whose head file names it.
+        - A commit whose end is unclear, as the connection was lost, closes the ledger: to open it again waits for the
+          lost session to end, and then reads back what is there.
+    """
+
+    def __init__(
+        self, address: Address, head: HeadFile, connection: Connection[Any], audit: Audit, streams: tuple[str, ...]
+    ) -> None:
+        """Use `create` or `open`."""
+        self._session = Session(connection)
+        super().__init__(address, head, cast(Any, self._session), audit)
+        self._streams = streams
+        self._address = address
+        self._backend = connection.info.backend_pid
+        self._held: frozenset[int] = frozenset()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        design: Design,
+        streams: Iterable[str] = ("main",),
+        *,
+        head: str | os.PathLike[str] | None = None,
+    ) -> PostgresLedger:
+        """A new ledger for that design, with these streams for good; opened to write all of them.
+
+        Args:
+            path: its address, postgresql://USER@HOST/DATABASE, `?schema=NAME` for several in one database.
+            head: where this host keeps its head file; None for `head_path`.
+        """
+        address = Address.parse(os.fspath(path))
+        terms = Terms.of(design, streams, secrets.token_hex(16))
+        with refusals(address):
+            connection = connect(address, is_new=True)
+            try:
+                check_durable(connection, address)
+                if has_ledger(connection, address):
+                    raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
+                target = head_path(terms.ledger_id, head)
+                _write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
+                try:
+                    make_tables(connection, address, terms)
+                except BaseException:  # nothing was released
+                    target.unlink()
+                    raise
+            finally:
+                connection.close()
+        return cls.open(path, design, head=head)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        design: Design,
+        streams: Iterable[str] | None = None,
+        *,
+        is_full_check: bool = True,
+        head: str | os.PathLike[str] | None = None,
+    ) -> PostgresLedger:
+        """The ledger that `create` made, to write some of its streams, after everything in it was checked.
+
+        Args:
+            path: its address.
+            streams: those that this centre writes; None for all.
+            is_full_check: read every row. False reads those that were committed after the head file was written.
+            head: where this host keeps its head file; None for `head_path`.
+        """
+        address = Address.parse(os.fspath(path))
+        with refusals(address):
+            connection = connect(address)
+            try:
+                return cls._open_on(connection, address, design, streams, is_full_check, head)
+            except BaseException:
+                connection.close()
+                raise
+
+    @classmethod
+    def _open_on(
+        cls,
+        connection: Connection[Any],
+        address: Address,
+        design: Design,
+        streams: Iterable[str] | None,
+        is_full_check: bool,
+        head: str | os.PathLike[str] | None,
+    ) -> PostgresLedger:
+        check_durable(connection, address)
+        check_private(connection, address)
+        terms = read_terms(Session(connection), address)
+        if terms != Terms.of(design, terms.streams, terms.ledger_id):
+            raise LedgerRefused(f"{address} belongs to another design; open it with that one, or create a new ledger")
+        own = terms.streams if streams is None else Terms.of(design, streams, terms.ledger_id).streams
+        for name in own:
+            _check.is_one_of("streams", name, terms.streams)
+        target = head_path(terms.ledger_id, head)
+        known = _read_known_head(target, address)
+        _claim(connection, address, terms, own)
+        # From here on these streams stand still: the audit knows their last rows.
+        with snapshot_of(connection) as snapshot:
+            audit = check_rows(snapshot, address, terms, known, is_full=is_full_check)
+        file = SharedHeadFile(target)
+        try:
+            file.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
+            return cls(address, file, connection, audit, own)
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Those that this centre writes."""
+        return self._streams
+
+    def refresh(self, ids: ArrayLike) -> None:
+        """Lock the accounts of these sensors until the next commit, and bring `accounts` up to date.
+
+        The other centres wait for as long as that takes: compute what is charged, and commit. A second call lets go of
+        what the first one locked, and so does a commit that raises. Negative ids are nobody.
+        """
+        self._check_open()
+        if self.terms.is_total:
+            return
+        accounts = self.accounts(self.streams[0])
+        assert isinstance(accounts, IndividualFilter)
+        sensors = np.unique(as_ids(ids))
+        with self._stopping():
+            accounts.update(self._lock(sensors[sensors >= 0].tolist()))
+
+    def commit(self, entries: Sequence[Entry]) -> list[Row]:
+        """As `Ledger.commit`; lets go of the accounts that `refresh` locked, whatever comes of it."""
+        try:
+            return super().commit(entries)
+        finally:
+            if self._is_open and os.getpid() == self._process:
+                self._let_go()
+
+    def close(self) -> None:
+        """Let go of streams, accounts and connection; what was not committed is undone."""
+        if self._is_open:
+            self._is_open = False
+            if os.getpid() == self._process:  # a child has no business with its parent's connection
+                with suppress(driver().Error):
+                    self._session.connection.close()
+            self._head.close()
+
+    def __repr__(self) -> str:
+        return f"PostgresLedger({str(self._address)!r}, {len(self.streams)} streams, {self._audit.number} commits)"
+
+    def _lock(self, sensors: list[int]) -> dict[int, int]:
+        """Begin a transaction that holds these accounts, and tell what each has spent."""
+        self._let_go()
+        spent = self._lock_those_there(sensors)
+        if len(spent) < len(sensors):
+            # New accounts are a transaction of their own, for which nobody waits while holding one.
+            self._let_go()
+            self._session.execute(_OPEN, ([sensor for sensor in sensors if sensor not in spent],))
+            spent = self._lock_those_there(sensors)
+        self._held = frozenset(spent)
+        return spent
+
+    def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
+        _, found = self._session.at_once(("BEGIN", ()), (_LOCK, (sensors,)))
+        return dict(found.fetchall())
+
+    def _let_go(self) -> None:
+        self._held = frozenset()
+        with self._stopping():
+            self._session.roll_back()
+
+    def _record(self, entries: Sequence[Entry], left: dict[str, int | None], debits: dict[int, int]) -> list[Row]:
+        """The one transaction: all that is in here is durable when it returns, or never was."""
+        if not self._session.in_transaction or not self._held.issuperset(debits):
+            self._lock(sorted(self._held.union(debits)))
+        self._debit_and_check(debits, [entry.stream for entry in entries])
+        rows = self._draw(entries, left)
+        number, tip = self._take_chain()
+        number, tip = number + 1, next_tip(tip, number + 1, rows)
+        *_, ended = self._session.at_once(
+            ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(sum(debits.values())))),
+            (_INSERT, (number, *map(list, zip(*rows, strict=True)))),
+            ("COMMIT", ()),
+        )
+        if ended.statusmessage != "COMMIT":  # a transaction that has failed is rolled back by it, without an error
+            raise driver().OperationalError("rolled back")
+        self._advance(number, tip, rows)
+        return rows
+
+    def _debit_and_check(self, debits: dict[int, int], streams: list[str]) -> None:
+        """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
+        lasts = [self._audit.streams[stream].last_step for stream in streams]
+        try:
+            if max(debits.values(), default=0) > self._mechanism.budget:
+                raise driver().errors.CheckViolation
+            found, changed = self._session.at_once(
+                (_ALONE, (streams, lasts)), (_DEBIT, (list(debits), list(debits.values())))
+            )
+        except driver().errors.CheckViolation:
+            raise LedgerRefused(
+                f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
+                f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"
+            ) from None
+        [(backend, waits, syncs, num_strange)] = found.fetchall()
+        if (waits, syncs) != ("on", "on"):
+            raise LedgerRefused(
+                f"{self._address} may forget what it has committed; set fsync and synchronous_commit on"
+            )
+        if backend != self._backend:
+            raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
+        if num_strange or changed.rowcount != len(debits):
+            raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
+
+    def _take_chain(self) -> tuple[int, bytes]:
+        """The last commit, anybody's; it stays the last until this transaction ends."""
+        # Two statements: the second sees what was committed while the first waited.
+        _, last = self._session.at_once(
+            ("SELECT pg_advisory_xact_lock(%s)", (_key(self.terms, "chain"),)),
+            ("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1", ()),
+        )
+        number, tip = last.fetchone() or (0, self.terms.first_tip)
+        if number < self._audit.number or (number == self._audit.number and tip != self._audit.tip):
+            raise LedgerRefused(f"{self._address} lost a commit; find out why before you go on")
+        return number, tip
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Closes the ledger on any error: what is committed is then known only after it was opened again."""
+        with refusals(self._address):
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+
+
+def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
+    """Read the whole ledger, also while its writers are at work; see `audit.verify`."""
+    address = Address.parse(where)
+    with reading(address) as (_, terms):
+        known = _read_known_head(head_path(terms.ledger_id, head), address)
+    # The head is older than what is read now: what was committed meanwhile is ahead of it.
+    with reading(address) as (snapshot, terms):
+        return check_rows(snapshot, address, terms, known)
+
+
+def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
+    """The rows from step `start` on, by step; for any role that may read what is public, and without a head file."""
+    with reading(Address.parse(where)) as (snapshot, terms):
+        if stream is not None:
+            _check.is_one_of("stream", stream, terms.streams)
+        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ANY(?) ORDER BY step, stream"
+        names = list(terms.streams) if stream is None else [stream]
+        yield from map(Row._make, snapshot.execute(query, (start, names)))
+
+
+def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
+    """Let this host write to a ledger that another one created: read all of it, and begin a head file.
+
+    Nothing here shows that the server was not rolled back before, unless a `tip` is named that it must have come to:
+    the one that `verify` tells on a host that has a head file.
+    """
+    address = Address.parse(where)
+    with reading(address) as (snapshot, terms):
+        audit = check_rows(snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip))
+        if (
+            tip not in (None, terms.first_tip)
+            and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall()
+        ):
+            raise LedgerRefused(f"{address} has never come to that tip: it was rolled back, or is another ledger")
+        target = head_path(terms.ledger_id, head)
+        _write_new_head(target, Head(terms.ledger_id, audit.number, audit.tip))
+        return target
+
+
+def head_path(ledger_id: str, named: str | os.PathLike[str] | None = None) -> Path:
+    """Where this host keeps the head of a ledger in PostgreSQL: as named, or by the ledger's id in the state folder.
+
+    That is the folder in DPFUSE_STATE, else `dpfuse` in XDG_STATE_HOME, else in ~/.local/state.
+    """
+    if named is not None:
+        return Path(named).resolve()
+    if not (folder := os.environ.get("DPFUSE_STATE")):
+        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        folder = os.path.join(state, "dpfuse")
+    return Path(folder).resolve() / f"{ledger_id}.head"
+
+
+def _write_new_head(path: Path, head: Head) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        file = SharedHeadFile(path, create=True)
+    except FileExistsError:
+        raise LedgerRefused(f"{path} is there already; it belongs to a ledger, so name another head file") from None
+    try:
+        file.write(head, sync=True)
+        sync_folder(path.parent)
+    finally:
+        file.close()
+
+
+def _read_known_head(path: Path, address: Address) -> Head:
+    if not path.exists():
+        raise LedgerRefused(
+            f"{path} is missing, so nothing shows that {address} was not rolled back; put the file back, or, on a host "
+            f"that is new to this ledger, run `dpfuse ledger join`"
+        )
+    return read_head(path)
+
+
+def _claim(connection: Connection[Any], address: Address, terms: Terms, streams: Collection[str]) -> None:
+    """Become the one writer of these streams, for as long as the connection lives."""
+    query = "SELECT key FROM unnest(%s::bigint[]) AS wanted (key) WHERE NOT pg_try_advisory_lock(key)"
+    names = {_key(terms, "stream " + name): name for name in streams}
+    missing, deadline = list(names), time.monotonic() + _WRITER_WAIT_S
+    while missing := [key for (key,) in connection.execute(query, (missing,)).fetchall()]:
+        # The server takes a moment to notice that a writer's process is gone.
+        if time.monotonic() > deadline:
+            raise LedgerRefused(
+                f"{address}: stream {names[missing[0]]!r} has a writer already, here or on another host; stop that one "
+                f"first"
+            )
+        time.sleep(0.02)
+
+
+def _key(terms: Terms, purpose: str) -> int:
+    """The number of a lock in the database; two ledgers have none in common."""
+    digest = hashlib.sha256(f"dpfuse {terms.ledger_id} {purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
