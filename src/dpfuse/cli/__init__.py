@@ -11,9 +11,11 @@ from dpfuse.cli.audit import audit
 from dpfuse.cli.broker import broker
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
+from dpfuse.cli.estimate import estimate
 from dpfuse.cli.evaluate import evaluate
 from dpfuse.cli.ledger import ledger
 from dpfuse.cli.optimal import optimal
+from dpfuse.cli.replay import replay
 from dpfuse.cli.serve import serve
 from dpfuse.cli.simulate import simulate
 from dpfuse.cli.token import token
@@ -28,7 +30,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, data, train, evaluate, audit, account, optimal, serve, token, broker):
+for command in (demo, simulate, data, train, evaluate, audit, account, optimal, serve, token, broker, estimate, replay):
     app.command()(command)
 app.add_typer(ledger, name="ledger")
 
