@@ -77,7 +77,8 @@ def releases(
                     pause_s = _FIRST_PAUSE_S
                     if step > following:
                         yield from _between(client, stream, following, step)
-                    yield release
+                    if step >= start:
+                        yield release
                     following = max(following, step + 1)
                 if _is_over(client):
                     return
