@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import tempfile
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,6 +94,7 @@ def make_app(
     _add_reports(app, centre, tokens, notes)
     _add_releases(app, ticker, hub)
     _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
+    _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
     feed = Feed(
@@ -176,6 +179,18 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any], 
     async def get_guarantee() -> Response:
         """What is promised to each sensor, in numbers and in words."""
         return _answer(promise)
+
+
+def _add_estimator(app: FastAPI, design: Design) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        design.export_estimator(path := os.path.join(folder, "estimator"))
+        with open(path, "rb") as file:
+            content = file.read()
+
+    @app.get("/v1/estimator", responses=openapi.answers(200, "application/zip"), tags=["facts"])
+    async def get_estimator() -> Response:
+        """The estimator's file, for `dpfuse estimate`: all that is needed to read releases, and nothing else."""
+        return Response(content, media_type="application/zip")
 
 
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
