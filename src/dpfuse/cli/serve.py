@@ -27,6 +27,9 @@ def serve(
         str | None, typer.Option(help="Take reports from and publish to this broker too.", metavar="HOST:PORT")
     ] = None,
     mqtt_ca: Annotated[Path | None, typer.Option(help="Certificates to trust, if the broker speaks TLS.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(help="What the page calls the state, a coordinate each.", metavar="NAME [UNIT]")
+    ] = None,
     replay: Annotated[
         bool, typer.Option("--replay", help="The data is nobody's: show truth, latency and report counts.")
     ] = False,
@@ -57,5 +60,6 @@ def serve(
         interval_s=interval,
         delay_s=delay,
         is_replay=replay,
+        labels=label or (),
         announce=typer.echo,
     )

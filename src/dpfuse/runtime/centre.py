@@ -23,6 +23,7 @@ from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, make_noise
+from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
@@ -100,10 +101,15 @@ class FusionCentre:
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
         self._warm_up()
+        self.past: list[Published] = []
+        """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
+        if not self.is_over:  # compiled before the clock starts: a first step of some seconds would cost the next ones
+            nothing = missing_release(design.structure.dimension)
+            self._step.follow(self._carry, [nothing] * len(self.streams))
 
     @property
     def now(self) -> int:
@@ -218,10 +224,14 @@ class FusionCentre:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
         carry = self._step.init(self._accounts())
         rows = heapq.merge(*map(self._ledger.rows, self.streams), key=lambda row: row.step)
+        last = max(map(self._ledger.last_step, self.streams))
         for step, together in itertools.groupby(rows, key=lambda row: row.step):
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
-            carry, _ = self._step.follow(carry, *self._released(together))
+            due = {row.stream: row for row in together}
+            carry, estimate = self._step.follow(carry, *self._released(due.values()))
+            if step > last - num_kept(len(self.streams)):
+                self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
 
     def _released(self, rows: Iterable[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -253,8 +263,9 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
-def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
+def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
     def numbers(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    return [Published(*one) for one in zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)]
+    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    return [Published(row, mean, std) for row, mean, std in estimates if row is not None]

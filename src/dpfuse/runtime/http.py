@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import tempfile
 import traceback
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfuse.errors import MissingExtra
+from dpfuse.policy.step import HEADROOM
+from dpfuse.privacy.budget import squared_steps
 from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import take_reports
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
-from dpfuse.runtime.page import Feed, page_router
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
+from dpfuse.types import Guarantee
 
 try:
     from fastapi import FastAPI, Header, Path, Query, Request, Response
@@ -24,6 +29,8 @@ except ImportError as error:
     raise MissingExtra("the centre needs FastAPI to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
 from dpfuse.runtime.events import EventStream, release_frames
+from dpfuse.runtime.metrics import metrics_router
+from dpfuse.runtime.page import Feed, page_router
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
@@ -38,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
 Start = Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")]
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
 
 
 class Refused(Exception):
@@ -58,6 +65,7 @@ def make_app(
     design: Design,
     replay: bool = False,
     page: bool = True,
+    labels: Sequence[str] = (),
 ) -> FastAPI:
     """The application: /v1 for programs and, unless turned off, the page for people.
 
@@ -70,6 +78,7 @@ def make_app(
 
     Args:
         replay: the data is nobody's: the truth may be told, and the page shows it.
+        labels: what the page calls each coordinate of the state: "density [veh/km]".
     """
     app = FastAPI(
         title="dpfuse fusion centre",
@@ -84,19 +93,16 @@ def make_app(
     _handle_errors(app)
     _add_reports(app, centre, tokens, notes)
     _add_releases(app, ticker, hub)
-    _add_facts(app, ticker, hub, promise)
+    _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
+    _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
+    feed = Feed(
+        hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
+    )
+    app.include_router(metrics_router(feed, ticker.clock))
     if page:
-        feed = Feed(
-            hub,
-            design,
-            interval_s=ticker.interval_s,
-            first_step=centre.now,
-            state=lambda: ticker.state,
-            notes=notes,
-        )
-        app.include_router(page_router(feed))
+        app.include_router(page_router(feed, promise, labels=labels))
     return app
 
 
@@ -155,7 +161,9 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub) -> None:
         return EventStream(frames, leave)
 
 
-def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) -> None:
+def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any], least: float) -> None:
+    """What is promised, and how far it has come. A total budget below `least` is spent: designs leave a headroom."""
+
     @app.get("/v1/clock", responses=openapi.answers(200, openapi.CLOCK), tags=["facts"])
     async def get_clock() -> Response:
         """The step that reports are collected for, and how it stands with the centre."""
@@ -163,7 +171,7 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) 
         spent = [
             stream
             for stream, row in rows.items()
-            if row is not None and row.budget_left is not None and row.budget_left < promise["charge_factor"]
+            if row is not None and row.budget_left is not None and row.budget_left < least
         ]
         return _answer({**ticker.clock(), "state": ticker.state, "spent": spent})
 
@@ -173,8 +181,20 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) 
         return _answer(promise)
 
 
+def _add_estimator(app: FastAPI, design: Design) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        design.export_estimator(path := os.path.join(folder, "estimator"))
+        with open(path, "rb") as file:
+            content = file.read()
+
+    @app.get("/v1/estimator", responses=openapi.answers(200, "application/zip"), tags=["facts"])
+    async def get_estimator() -> Response:
+        """The estimator's file, for `dpfuse estimate`: all that is needed to read releases, and nothing else."""
+        return Response(content, media_type="application/zip")
+
+
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
-    hub.on_publish = lambda published: notes.time(published[-1].row.step, ticker.last_latency_s)
+    hub.watch(lambda published: notes.time(published[-1].row.step, ticker.last_latency_s))
     responses = openapi.answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
 
     @app.post(
@@ -195,6 +215,12 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
         if stream in hub.streams and abs(step - hub.last_step(stream)) < _PAGE:
             notes.tell(stream, step, state)
         return _answer({}, 202)
+
+
+def _promised(design: Design) -> Guarantee:
+    if design.guarantee is None:
+        raise ValueError("design must have a guarantee; the non-private floor may not be released")
+    return design.guarantee
 
 
 def _known(hub: Hub, stream: str) -> str:
@@ -241,7 +267,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        return _error(error.status, error.code, error.message)
+        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
     async def not_as_described(_: Request, error: RequestValidationError) -> Response:

@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -38,23 +38,26 @@ class Hub:
     Args:
         last_steps: of each stream, the last step that was committed before; 0 for none.
         history: where rows come from that are no longer, or not yet, in memory.
+        past: the last rows that were committed before, with their estimates, in order.
     """
 
-    def __init__(self, last_steps: Mapping[str, int], history: History) -> None:
+    def __init__(self, last_steps: Mapping[str, int], history: History, past: Iterable[Published] = ()) -> None:
         self._history = history
         self._last = dict(last_steps)
         self._latest = {
             stream: next(history(stream, step), None) if step else None for stream, step in last_steps.items()
         }
         self._first = {stream: step + 1 for stream, step in last_steps.items()}
-        kept = min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // len(self._last)))
+        kept = num_kept(len(self._last))
         self._recent: dict[str, deque[Published]] = {stream: deque(maxlen=kept) for stream in self._last}
         self._changed = threading.Condition()
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
         self._number = 0
         self._is_closed = False
-        self.on_publish: Callable[[Sequence[Published]], object] = lambda published: None
-        """Called first of all, in the thread that publishes: for notes of a replay."""
+        for one in past:
+            self._first[one.row.stream] = min(one.row.step, self._first[one.row.stream])
+            self._keep(one)
+        self._watchers: list[Callable[[Sequence[Published]], object]] = []
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -79,15 +82,17 @@ class Hub:
 
     def publish(self, published: Sequence[Published]) -> None:
         """Let everybody see these, from this moment on."""
-        self.on_publish(published)
+        for watcher in self._watchers:
+            watcher(published)
         with self._changed:
             for one in published:
-                recent = self._recent[one.row.stream]
-                if len(recent) == recent.maxlen:
-                    self._first[one.row.stream] = recent[0].row.step + 1
-                recent.append(one)
+                self._keep(one)
                 self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
             self._wake()
+
+    def watch(self, watcher: Callable[[Sequence[Published]], object]) -> None:
+        """Tell the watcher of everything that is published, in the thread that publishes it; for what is quick."""
+        self._watchers.append(watcher)
 
     def close(self) -> None:
         """Nothing follows: whoever waits is woken, and streams of events end."""
@@ -134,6 +139,12 @@ class Hub:
             with self._changed:
                 self._waiting.pop(future, None)
 
+    def _keep(self, one: Published) -> None:
+        recent = self._recent[one.row.stream]
+        if len(recent) == recent.maxlen:
+            self._first[one.row.stream] = recent[0].row.step + 1
+        recent.append(one)
+
     def _wake(self) -> None:
         self._number += 1
         self._changed.notify_all()
@@ -144,6 +155,11 @@ class Hub:
         for loop, futures in loops.items():
             with suppress(RuntimeError):  # a loop that is closed has nobody who waits
                 loop.call_soon_threadsafe(_resolve, futures)
+
+
+def num_kept(num_streams: int) -> int:
+    """How many releases of each stream are kept in memory; public."""
+    return min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // num_streams))
 
 
 class ReplayNotes:

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.conversion import chance_to_tell, epsilons, gdp_epsilon
-from dpfuse.runtime.page.words import DELTA, in_words
+from dpfuse.runtime.words import in_words
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
+
+_DELTA = 1e-5
 
 
 def describe_promise(design: Design, streams: Sequence[str], interval_s: float, delay_s: float) -> dict[str, Any]:
@@ -18,16 +20,11 @@ def describe_promise(design: Design, streams: Sequence[str], interval_s: float, 
     guarantee, structure, constants = design.guarantee, design.structure, design.policy.constants
     assert guarantee is not None  # only designs with a promise are run
     ranges = zip(constants.measurement_low.tolist(), constants.measurement_high.tolist(), strict=True)
-    words = in_words(guarantee, len(streams))
-    return {
+    promise = {
         "guarantee": guarantee.to_dict(),
-        "in_words": [words.promise, *(f"{name}: {fact}." for name, fact in words.facts)],
-        "assumed": list(words.assumed),
-        "uncovered": list(words.uncovered),
-        "delta": DELTA,
+        "delta": _DELTA,
         "epsilon": _epsilon(design, len(streams)),
         "chance_to_tell": chance_to_tell(guarantee.order, guarantee.budget),
-        "charge_factor": structure.charge_factor,
         "fingerprint": design.fingerprint,
         "streams": list(streams),
         "horizon": structure.horizon,
@@ -38,15 +35,21 @@ def describe_promise(design: Design, streams: Sequence[str], interval_s: float, 
         "dimension": structure.dimension,
         "grid": GRID,
     }
+    words = in_words(promise)
+    return promise | {
+        "in_words": [words.promise, *(f"{name}: {fact}." for name, fact in words.facts)],
+        "assumed": list(words.assumed),
+        "uncovered": list(words.uncovered),
+    }
 
 
 def _epsilon(design: Design, num_streams: int) -> dict[str, float]:
     """By every order at once, and, where it is known how much is released, by the exact curve with its surcharge."""
     guarantee, structure = design.guarantee, design.structure
     assert guarantee is not None
-    found = {"zcdp": epsilons(guarantee.order, guarantee.budget, DELTA)["zcdp"]}
+    found = {"zcdp": epsilons(guarantee.order, guarantee.budget, _DELTA)["zcdp"]}
     if structure.horizon is not None:
         paid_together = 1 if guarantee.accounting == "total" else num_streams
         coordinates = structure.horizon * structure.dimension * paid_together
-        found["gdp"] = gdp_epsilon(guarantee.order, guarantee.budget, DELTA, coordinates)
+        found["gdp"] = gdp_epsilon(guarantee.order, guarantee.budget, _DELTA, coordinates)
     return found

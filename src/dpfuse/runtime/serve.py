@@ -57,6 +57,7 @@ def run_centre(
     interval_s: float | None = None,
     delay_s: float | None = None,
     is_replay: bool = False,
+    labels: Sequence[str] = (),
     announce: Callable[[str], object] = print,
 ) -> None:
     """Serve until SIGINT or SIGTERM; the main thread of a process.
@@ -73,10 +74,10 @@ def run_centre(
         listener = stack.enter_context(_bind(listen.host, listen.port))
         book = stack.enter_context(open_ledger(ledger, design, names, create=True))
         centre = FusionCentre(design, book)
-        hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger))
+        hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
         ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
-        app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay)
+        app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)
         server = _make_server(app, listen, hub, lambda: bool(errors))
         if broker is not None:
             from dpfuse.runtime.mqtt import Bridge

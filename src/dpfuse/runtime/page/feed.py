@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpfuse.policy.step import HEADROOM
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.loss import renyi_loss
 
@@ -53,7 +54,9 @@ class Feed:
         self.hub, self.design, self.guarantee = hub, design, design.guarantee
         self.interval_s, self.first_step = interval_s, first_step
         self._state, self._notes = state, notes
-        self._fingerprint = design.fingerprint
+        self.fingerprint = design.fingerprint
+        self._num_released = dict.fromkeys(hub.streams, 0)
+        hub.watch(self._count)
 
     @property
     def is_replay(self) -> bool:
@@ -65,12 +68,26 @@ class Feed:
         return math.ceil(HISTORY_S / self.interval_s)
 
     @property
+    def spent_below(self) -> float:
+        """What a design leaves of a total budget for want of a use: with less left, all releases are noise."""
+        return 2 * HEADROOM * self.guarantee.budget
+
+    @property
     def state(self) -> str:
         return self._state()
 
     def latest(self, stream: str) -> Published | None:
         """The newest one, None before the first of this process."""
         return next(iter(self.hub.recent(stream, self.hub.last_step(stream))), None)
+
+    def counts(self, stream: str) -> tuple[int, int]:
+        """Steps that this process has released, and those that it let pass before the last of them."""
+        num_released = self._num_released[stream]
+        return num_released, max(0, self.hub.last_step(stream) + 1 - self.first_step - num_released)
+
+    def _count(self, published: Sequence[Published]) -> None:
+        for one in published:
+            self._num_released[one.row.stream] += 1
 
     async def frames(self, stream: str, start: int = 1) -> AsyncIterator[bytes]:
         """Server-sent events: the centre's state by the clock and when it changes, and a point for each release."""
@@ -95,7 +112,7 @@ class Feed:
 
     def _status(self, stream: str, state: str) -> bytes:
         last = self.hub.last_step(stream)
-        status = {"state": state, "first_step": self.first_step, "step": last, "design": self._fingerprint}
+        status = {"state": state, "first_step": self.first_step, "step": last, "design": self.fingerprint}
         return json.dumps(status).encode()
 
     def describe(self, published: Published) -> dict[str, Any]:
@@ -116,8 +133,8 @@ class Feed:
     def _replayed(self, published: Published) -> dict[str, Any]:
         assert self._notes is not None
         at = published.row.stream, published.row.step
-        truth, latency_s = self._notes.truth.get(at), self._notes.latency_s.get(published.row.step)
-        is_known = truth is not None and len(truth) == len(published.mean)
+        truth, latency_s = self._notes.truth.get(at, []), self._notes.latency_s.get(published.row.step)
+        is_known = len(truth) == len(published.mean)
         return {
             "truth": _short(truth) if is_known else None,
             "error": _short(m - t for m, t in zip(published.mean, truth, strict=True)) if is_known else None,

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-import dpfuse
+from fastapi import APIRouter, Header, HTTPException, Query, Response
+
+from dpfuse import __version__
+from dpfuse.runtime.events import EventStream
+from dpfuse.runtime.openapi import answers
 from dpfuse.runtime.page.feed import Feed
-from dpfuse.runtime.page.words import Words, in_words
-
-if TYPE_CHECKING:
-    from fastapi import APIRouter
+from dpfuse.runtime.words import Words, in_words
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
@@ -27,20 +28,47 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """What every file of the page is sent with: a browser then refuses to load anything from elsewhere."""
+MAX_FOLLOWERS = 1000
+_LAST = 2**63 - 1
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 
 
-def page_router(feed: Feed, *, labels: Sequence[str] = ()) -> APIRouter:
+def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str] = ()) -> APIRouter:
     """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
 
     Args:
+        promise: what `GET /v1/guarantee` answers.
         labels: what each coordinate of the state is called, with its unit in brackets: "density [veh/km]".
     """
-    from fastapi import APIRouter, Header, HTTPException, Query, Response
-    from fastapi.responses import StreamingResponse
-
     router = APIRouter()
-    page = render(feed, labels).encode()
+    _add_files(router, render(feed, promise, labels).encode())
+    num_followers = 0
+
+    def leave() -> None:
+        nonlocal num_followers
+        num_followers -= 1
+
+    @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
+    async def follow_feed(
+        stream: str,
+        start: Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")] = 1,
+        last_event_id: Annotated[str, Header(description="go on after it")] = "",
+    ) -> Response:
+        """Estimates and spending, as the page shows them: the last minutes, then as they come; server-sent events."""
+        nonlocal num_followers
+        if stream not in feed.hub.streams:
+            raise HTTPException(404)
+        if num_followers >= MAX_FOLLOWERS:
+            raise HTTPException(429)
+        if last_event_id.isascii() and last_event_id.isdigit():
+            start = min(int(last_event_id[:19]) + 1, _LAST)
+        num_followers += 1
+        return EventStream(feed.frames(stream, start), leave)
+
+    return router
+
+
+def _add_files(router: APIRouter, page: bytes) -> None:
     # Read once: what is served does not depend on the disk, and no path can lead out of the folder.
     files = {
         file.relative_to(STATIC).as_posix(): (file.read_bytes(), _KINDS[file.suffix])
@@ -49,57 +77,39 @@ def page_router(feed: Feed, *, labels: Sequence[str] = ()) -> APIRouter:
     }
 
     @router.get("/", include_in_schema=False)
-    async def index() -> Response:
+    async def get_page() -> Response:
         return Response(page, media_type="text/html", headers=HEADERS)
 
     @router.get("/static/{path:path}", include_in_schema=False)
-    async def static(path: str) -> Response:
+    async def get_file(path: str) -> Response:
         if path not in files:
             raise HTTPException(404)
         content, kind = files[path]
         return Response(content, media_type=kind, headers=HEADERS)
 
-    @router.get("/v1/streams/{stream}/feed", response_class=StreamingResponse)
-    async def follow(
-        stream: str,
-        start: Annotated[int, Query(ge=1, lt=2**63)] = 1,
-        last_event_id: Annotated[str | None, Header()] = None,
-    ) -> StreamingResponse:
-        """Estimates and spending for the page, as server-sent events: what is kept from `start` on, then as it comes."""
-        if stream not in feed.hub.streams:
-            raise HTTPException(404)
-        if last_event_id and last_event_id.isascii() and last_event_id.isdigit():
-            start = max(start, int(last_event_id) + 1)
-        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return StreamingResponse(feed.frames(stream, start), media_type="text/event-stream", headers=headers)
 
-    return router
-
-
-def render(feed: Feed, labels: Sequence[str] = ()) -> str:
+def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -> str:
     """The page's HTML, with its settings and the guarantee written into it."""
-    guarantee = feed.design.guarantee
-    assert guarantee is not None  # a feed has one
-    words = in_words(guarantee, len(feed.hub.streams))
     settings = json.dumps(page_settings(feed, labels))
-    return Template((STATIC / "index.html").read_text()).substitute(
-        # Inside of a script element nothing but this can end it.
-        settings=settings.replace("<", "\\u003c"),
-        version=html.escape(dpfuse.__version__),
-        fingerprint=feed.design.fingerprint,
-        design=feed.design.fingerprint[:12],
-        **_fragments(words),
+    return Template(
+        (STATIC / "index.html").read_text()
+    ).substitute(
+        settings=settings.replace("<", "\\u003c"),  # nothing else can end a script element
+        version=html.escape(__version__),
+        fingerprint=feed.fingerprint,
+        design=feed.fingerprint[:12],
+        **_fragments(in_words(promise)),
     )
 
 
 def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
     """All that the page needs to know, all of it public."""
-    structure, guarantee = feed.design.structure, feed.design.guarantee
-    assert guarantee is not None  # a feed has one
-    names = labels or [f"State {number + 1}" if structure.num_states > 1 else "State" for number in
-                       range(structure.num_states)]  # fmt: skip
+    structure, guarantee = feed.design.structure, feed.guarantee
+    names = list(labels) or [f"State {number}" for number in range(1, structure.num_states + 1)]
     if len(names) != structure.num_states:
-        raise ValueError(f"labels must be {structure.num_states}, one for each coordinate of the state, got {len(names)}")
+        raise ValueError(
+            f"labels must be {structure.num_states}, one for each coordinate of the state, got {len(names)}"
+        )
     return {
         "streams": list(feed.hub.streams),
         "interval_s": feed.interval_s,
@@ -109,9 +119,9 @@ def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
         "dimension": structure.dimension,
         "horizon": structure.horizon,
         "accounting": guarantee.accounting,
-        "order": guarantee.order,
         "budget": guarantee.budget,
-        "design": feed.design.fingerprint,
+        "spent_below": feed.spent_below,
+        "design": feed.fingerprint,
     }
 
 
@@ -121,9 +131,15 @@ def _label(text: str) -> dict[str, str]:
 
 
 def _fragments(words: Words) -> dict[str, str]:
-    items = {
-        name: "".join(f"<li>{html.escape(sentence)}</li>" for sentence in getattr(words, name))
-        for name in ("assumed", "uncovered")
+    def items(sentences: Sequence[str]) -> str:
+        return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+
+    facts = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in words.facts
+    )
+    return {
+        "promise": html.escape(words.promise),
+        "facts": facts,
+        "assumed": items(words.assumed),
+        "uncovered": items(words.uncovered),
     }
-    facts = "".join(f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in words.facts)
-    return {"promise": html.escape(words.promise), "facts": facts, **items}

@@ -76,7 +76,7 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
     repaint() {
       chart.redraw(false, true);
     },
-    /** Puts the cursor, here and on the other charts, on the point with that index; null takes it away. */
+    /** Puts the cursor on the point with that index; null takes it away. */
     point(index) {
       const left = index === null ? -10 : chart.valToPos(chart.data[0][index], "x");
       chart.setCursor({ left, top: index === null ? -10 : chart.over.clientHeight / 2 });

@@ -38,6 +38,7 @@ const SAYS = {
 };
 
 function currentState() {
+  if (link.status?.state === "failed") return "failed";
   if (!link.isOpen) return link.wasOpen ? "lost" : "connecting";
   const state = link.status?.state ?? "running";
   if (state !== "running") return state;
@@ -47,7 +48,7 @@ function currentState() {
 }
 
 function isSpent(point) {
-  return point.budget_left !== undefined && point.budget_left <= 1e-6 * settings.budget;
+  return point.budget_left !== undefined && point.budget_left <= settings.spent_below;
 }
 
 function showState() {
@@ -107,6 +108,7 @@ function draw() {
   readout.draw();
   showState();
   document.body.dataset.step = history.last?.step ?? "";
+  if (history.last && !performance.getEntriesByName("up").length) performance.mark("up");
 }
 
 function restart() {
@@ -162,7 +164,6 @@ function setUpChoices() {
     byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
     askForFrame();
   });
-  byId("table-panel").addEventListener("toggle", () => readout.draw());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
   setWindow();
 }

@@ -10,7 +10,6 @@ export function makePanels(settings, view, history) {
   const { interval_s: interval, is_replay: isReplay } = settings;
   let points = [];
   let pinnedStep = null;
-  let pinned = null;
   const value = (pick) => points.map((point) => (point.isGap ? null : pick(point)));
   const at = (values) => values?.[view.coordinate] ?? null;
   const coordinates = Array.from({ length: settings.dimension }, (_, index) => index);
@@ -43,34 +42,31 @@ export function makePanels(settings, view, history) {
       series: coordinates.map((index) => ({ color: HUES[index % HUES.length], width: 1 })),
       range: { isSymmetric: true },
       data: () => coordinates.map((index) => value((point) => point.release[index])),
-      key: (point) => [
-        ...coordinates.slice(0, 4).map((index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(point.release[index], 2)]),
-        [null, "in standard deviations of the noise", ""],
-      ],
+      key: (point) => coordinates.slice(0, 4).map((index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(point.release[index], 2)]),
     },
     loss: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.loss)],
-      key: (point) => [["l", settings.accounting === "total" ? "Rényi loss" : "most that any sensor could pay", significant(point.loss)]],
+      key: (point) => [["l", settings.accounting === "total" ? "by every sensor, at worst" : "by one sensor, at most", significant(point.loss)]],
     },
     budget: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25 }],
       range: { from: 0, to: settings.budget },
       data: () => [value((point) => point.budget_left)],
-      key: (point) => [["l", "Rényi budget left", significant(point.budget_left)]],
+      key: (point) => [["l", "of the stream", significant(point.budget_left)]],
     },
     reports: {
       series: [{ color: "second", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.reports)],
-      key: (point) => [["r1", "reports", fixed(point.reports, 0)]],
+      key: (point) => [["r1", "all sensors", fixed(point.reports, 0)]],
     },
     latency: {
       series: [{ color: "fourth", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.latency_ms)],
-      key: (point) => [["r3", "milliseconds", significant(point.latency_ms)]],
+      key: (point) => [["r3", "from the end of the step", significant(point.latency_ms)]],
     },
   };
 
@@ -78,13 +74,14 @@ export function makePanels(settings, view, history) {
   const shown = Object.entries(kinds).filter(([name]) => isShown[name] ?? true);
   document.getElementById("small-panels").dataset.count = shown.length - 1;
   const panels = {};
+  const every = (action) => Object.values(panels).forEach(action);
   for (const [name, kind] of shown) {
     document.getElementById(`${name}-title`).parentElement.hidden = false;
     const element = document.getElementById(`${name}-chart`);
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
-    element.addEventListener("keydown", (event) => moveCursor(event, panel));
-    element.addEventListener("blur", () => release(panel));
+    element.addEventListener("keydown", moveCursor);
+    element.addEventListener("blur", release);
     panels[name] = panel;
   }
 
@@ -97,23 +94,22 @@ export function makePanels(settings, view, history) {
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }
 
-  function moveCursor(event, panel) {
+  function moveCursor(event) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Escape") release(panel);
+    if (event.key === "Escape") release();
     if (!by || !points.length) return;
     event.preventDefault();
     const first = points[0].step;
     const last = points.at(-1).step;
     const from = pinnedStep ?? last;
     pinnedStep = Math.min(Math.max(from + by * (event.shiftKey ? 10 : 1), first), last);
-    panel.point(pinnedStep - first);
-    pinned = panel;
+    every((panel) => panel.point(pinnedStep - first));
   }
 
-  function release(panel) {
+  function release() {
     if (pinnedStep === null) return;
     pinnedStep = null;
-    panel.point(null);
+    every((panel) => panel.point(null));
   }
 
   function draw() {
@@ -130,11 +126,10 @@ export function makePanels(settings, view, history) {
     }
     if (pinnedStep !== null && points.length) {
       pinnedStep = Math.max(pinnedStep, points[0].step);
-      pinned.point(pinnedStep - points[0].step);
+      every((panel) => panel.point(pinnedStep - points[0].step));
     }
   }
 
-  const every = (action) => Object.values(panels).forEach(action);
   return { draw, reset: () => every((panel) => panel.resetRange()), repaint: () => every((panel) => panel.repaint()) };
 }
 

@@ -16,9 +16,13 @@ export function makeReadout(settings, view, history) {
     if (element.textContent !== text) element.textContent = text;
   };
   const at = (values) => values?.[view.coordinate] ?? null;
-  let tableDrawnAt = 0;
+  let tableDueAt = 0;
 
   byId("budget-fact").hidden = !isTotal;
+  byId("table-panel").addEventListener("toggle", () => {
+    tableDueAt = 0;
+    draw();
+  });
   show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
   show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
 
@@ -48,7 +52,7 @@ export function makeReadout(settings, view, history) {
       byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
     }
     if (isReplay) drawReplay(point, digits);
-    drawTable(digits);
+    if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
   }
 
   function drawReplay(point, digits) {
@@ -62,8 +66,7 @@ export function makeReadout(settings, view, history) {
   }
 
   function drawTable(digits) {
-    if (!byId("table-panel").open || performance.now() - tableDrawnAt < TABLE_MS) return;
-    tableDrawnAt = performance.now();
+    tableDueAt = performance.now() + TABLE_MS;
     const columns = [
       ["Step", (one) => one.step.toLocaleString("en")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
