@@ -107,8 +107,6 @@ class FusionCentre:
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
-        if not self.is_over:  # compiled before the clock starts: a first step of some seconds would cost the next ones
-            self._step.follow(self._carry, *self._released([]))
 
     @property
     def now(self) -> int:
