@@ -269,6 +269,11 @@ class TestReleases:
             assert (point["truth"], point["reports"]) == ([3.5], 2)
 
 
+def is_admitted(address):
+    with httpx.stream("GET", f"{address}/v1/streams/main/releases/events", trust_env=False) as answer:
+        return answer.status_code == 200
+
+
 class TestEvents:
     def test_releases_come_from_the_start_and_then_as_they_are_published(self, live):
         live.tick(), live.tick()
@@ -303,34 +308,27 @@ class TestEvents:
     def test_a_reader_that_does_not_read_holds_up_nobody_and_is_let_go(self, live, monkeypatch):
         """With it there, 40,000 releases leave in no time, and another reader has what it wants of them."""
         monkeypatch.setattr(events_module, "_SEND_S", 0.3)
+        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
         [published] = live.tick()
 
         def make(step):
             return published._replace(row=published.row._replace(step=step))
 
         live.hub._history = lambda stream, start: (make(step).row for step in range(start, 40_000))
-
-        with serving(live.app) as address:
+        with serving(live.app) as address, socket.socket() as stuck:
             host, port = address.removeprefix("http://").split(":")
-            stuck = socket.socket()
             stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             stuck.connect((host, int(port)))
             stuck.sendall(b"GET /v1/streams/main/releases/events HTTP/1.1\r\nHost: x\r\n\r\n")
             with following(address) as lines:
                 assert events(lines, 1)[0]["step"] == 1
+                assert not is_admitted(address)
                 start = time.monotonic()
                 for step in range(2, 40_000):
                     live.hub.publish([make(step)])
-                took_s = time.monotonic() - start
+                assert time.monotonic() - start < 20
                 assert events(lines, 4000)[-1]["step"] > 4000
-            assert took_s < 10
-            # What it never read was never written: it has been dropped, and what is left for it in buffers is short.
-            stuck.settimeout(10)
-            size = 0
-            while chunk := stuck.recv(2**16):
-                size += len(chunk)
-            assert 0 < size < 39_000 * 300
-            stuck.close()
+                wait_for(lambda: is_admitted(address))  # in the place of the one that was let go
 
     def test_subscribers_are_limited(self, live, monkeypatch):
         monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
@@ -338,12 +336,7 @@ class TestEvents:
             with following(address), following(address):
                 answer = httpx.get(f"{address}/v1/streams/main/releases/events", trust_env=False)
                 assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_subscribers")
-
-            def is_free():
-                with httpx.stream("GET", f"{address}/v1/streams/main/releases/events", trust_env=False) as answer:
-                    return answer.status_code == 200
-
-            wait_for(is_free)
+            wait_for(lambda: is_admitted(address))
 
 
 class TestClients:
@@ -437,10 +430,13 @@ def serve(place, design, *options, ledger="ledger.db"):
     return command("serve", *arguments, *options, folder=folder, cache=cache)
 
 
+def get(address):
+    return httpx.get(address, trust_env=False, timeout=20)
+
+
 class TestServe:
-    def test_from_reports_to_releases_through_a_restart(self, place):
+    def test_from_reports_to_releases_and_out_at_sigterm(self, place):
         tokens = Tokens.load(place[0] / "secret")
-        get = httpx.Client(trust_env=False, timeout=20).get
         with serve(place, "endless.dpfuse", "--interval", 0.1) as running:
             address = address_of(running)
             assert address.startswith("http://127.0.0.1:")
@@ -449,31 +445,37 @@ class TestServe:
             answer = httpx.post(f"{address}/v1/reports", json={"reports": [report]}, trust_env=False)
             assert answer.json() == {"received": 1, "refused": []}
             with following(address) as lines:
-                first = events(lines, 5)
+                assert len(events(lines, 5)) == 5
                 running.process.send_signal(signal.SIGTERM)
                 assert running.process.wait(10) == 0
             assert running.stdout() == f"{address}\n" and running.stderr() == ""
-        with serve(place, "endless.dpfuse", "--interval", 0.1) as running:
-            address = address_of(running)
-            with following(address) as lines:
-                again = events(lines, len(first) + 5)
-            assert again[: len(first)] == first
-            assert [event["step"] for event in again] == sorted({event["step"] for event in again})
-            with serve(place, "endless.dpfuse") as second:
-                assert second.process.wait(60) == 1
-            running.process.send_signal(signal.SIGINT)
-            assert running.process.wait(10) == 0
 
+    @pytest.mark.slow
+    def test_a_restart_hands_out_the_same_bytes_and_a_second_centre_is_refused(self, place):
+        kept = []
+        for _ in range(2):
+            with serve(place, "endless.dpfuse", "--interval", 0.1, ledger="restart.db") as running:
+                with following(address_of(running)) as lines:
+                    found = events(lines, len(kept) + 5)
+                assert found[: len(kept)] == kept
+                assert [event["step"] for event in found] == sorted({event["step"] for event in found})
+                kept = found
+                with serve(place, "endless.dpfuse", ledger="restart.db") as second:
+                    assert second.process.wait(60) == 1
+                    assert "restart.db" in second.stderr() and second.stdout() == ""
+                running.process.kill()
+
+    @pytest.mark.slow
     def test_a_finite_design_ends_and_the_server_stays(self, place):
         with serve(place, "finite.dpfuse", "--interval", 0.05, ledger="finite.db") as running:
             address = address_of(running)
-            get = httpx.Client(trust_env=False, timeout=20).get
             wait_for(lambda: get(f"{address}/v1/clock").json()["state"] == "over")
             assert get(f"{address}/v1/clock").json()["is_over"]
             assert get(f"{address}/v1/streams/main/releases").json()["releases"][-1]["step"] <= 3
             running.process.send_signal(signal.SIGTERM)
             assert running.process.wait(10) == 0
 
+    @pytest.mark.slow
     def test_a_ledger_that_fails_stops_it_with_a_message(self, place):
         import apsw
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import threading
 import zipfile
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import equinox as eqx
 import numpy as np
@@ -13,9 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpfuse
-from conftest import CASES, make_design, with_networks
+from conftest import SOME_CASES, make_design, with_networks
 from dpfuse.errors import FileRefused, ReleaseRefused
 from dpfuse.privacy.release import Release
+from dpfuse.runtime import follow as follow_module
+from dpfuse.runtime.follow import fetch_estimator, follow
 from dpfuse.runtime.ledger.rows import Row, to_bytes
 from dpfuse.runtime.messages import release_message
 
@@ -44,13 +50,31 @@ def releases_of(design, num_steps=NUM_STEPS, skipped=(), seed=0):
     return messages, estimates
 
 
-@pytest.fixture
-def exported(tmp_path):
-    def export(design):
-        design.export_estimator(tmp_path / "e.estimator")
-        return dpfuse.RemoteEstimator.load(tmp_path / "e.estimator")
+class Usual:
+    """A design, what it released and what the centre made of it: compiled once for all tests."""
 
-    return export
+    def __init__(self, design, folder, **options):
+        self.messages, self.estimates = releases_of(design, **options)
+        design.export_estimator(folder / "e.estimator")
+        self._estimator = dpfuse.RemoteEstimator.load(folder / "e.estimator")
+
+    def estimator(self):
+        """One that has read nothing."""
+        fresh = copy.copy(self._estimator)
+        fresh._streams = {}
+        return fresh
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    return Usual(make_design(spread=0.5), tmp_path_factory.mktemp("usual"))
+
+
+@pytest.fixture(scope="module")
+def gappy(tmp_path_factory):
+    """Without an end, and three steps skipped."""
+    design = make_design("individual", horizon=None, spread=0.5)
+    return Usual(design, tmp_path_factory.mktemp("gappy"), skipped=(1, 3, 4))
 
 
 def arrays_in(path):
@@ -113,82 +137,74 @@ class TestFile:
             dpfuse.RemoteEstimator.load(tmp_path / "a")
 
 
+def assert_close(estimate, expected):
+    np.testing.assert_allclose([estimate.mean, estimate.std], expected, rtol=1e-5)
+
+
 class TestNumbers:
-    @pytest.mark.parametrize("case", CASES, ids="-".join)
-    def test_they_are_the_centres_own(self, designs, exported, case):
-        messages, estimates = releases_of(designs[case])
-        remote = exported(designs[case])
-        for message, (mean, std) in zip(messages, estimates, strict=True):
+    @pytest.mark.parametrize("case", SOME_CASES, ids="-".join)
+    def test_they_are_the_centres_own(self, designs, tmp_path, case):
+        run = Usual(designs[case], tmp_path)
+        remote = run.estimator()
+        for message, expected in zip(run.messages, run.estimates, strict=True):
             estimate = remote.update(message)
             assert (estimate.stream, estimate.step) == ("main", message["step"])
-            np.testing.assert_allclose(estimate.mean, mean, rtol=1e-5)
-            np.testing.assert_allclose(estimate.std, std, rtol=1e-5)
+            assert_close(estimate, expected)
 
-    @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_a_skipped_step_counts_as_no_news(self, exported, accounting):
-        design = make_design(accounting, spread=0.5)
-        messages, estimates = releases_of(design, skipped=(1, 3, 4))
-        assert [message["step"] for message in messages] == [2, 5, 6]
-        remote = exported(design)
-        for message, (mean, std) in zip(messages, estimates, strict=True):
+    def test_a_skipped_step_counts_as_no_news(self, gappy):
+        assert [message["step"] for message in gappy.messages] == [2, 5, 6]
+        remote = gappy.estimator()
+        for message, expected in zip(gappy.messages, gappy.estimates, strict=True):
             estimate = remote.update(message)
-            np.testing.assert_allclose(estimate.mean, mean, rtol=1e-5)
-            np.testing.assert_allclose(estimate.std, std, rtol=1e-5)
+            assert_close(estimate, expected)
             assert estimate.is_chained == (message["step"] != 2)
         # Negative control: had nothing been skipped, the estimate would be another.
-        assert abs(exported(design).update(messages[0] | {"step": 1}).mean[0] - estimates[0][0][0]) > 1e-3
+        with pytest.raises(AssertionError, match="Not equal to tolerance"):
+            assert_close(gappy.estimator().update(gappy.messages[0] | {"step": 1}), gappy.estimates[0])
 
-    def test_streams_do_not_meet(self, exported):
-        design = make_design(spread=0.5)
-        messages, _ = releases_of(design)
-        alone, mixed = exported(design), exported(design)
-        for message in messages:
-            other = message | {"stream": "north"}
-            assert mixed.update(message)[1:] == alone.update(message)[1:]
+    def test_streams_do_not_meet(self, usual):
+        alone, mixed = usual.estimator(), usual.estimator()
+        for message in usual.messages:
+            assert mixed.update(message) == alone.update(message)
             if message["step"] == 1:
-                assert mixed.update(other).stream == "north"
+                assert mixed.update(message | {"stream": "north"}).stream == "north"
         assert (mixed.last_step("main"), mixed.last_step("north"), mixed.last_step("south")) == (NUM_STEPS, 1, 0)
 
-    def test_nothing_is_compiled_anew_after_the_first_releases(self, exported, num_traces):
-        messages, _ = releases_of(make_design(), skipped=(2,))
-        remote = exported(make_design())
-        for message in messages[:2]:
-            remote.update(message)
-        before = num_traces()
-        for message in messages[2:]:
+    def test_nothing_is_compiled_anew_after_the_first_releases(self, gappy, num_traces):
+        for message in gappy.messages:
+            gappy.estimator().update(message)
+        remote, before = gappy.estimator(), num_traces()
+        for message in gappy.messages:
             remote.update(message)
         assert num_traces() == before
 
 
 class TestWhatComesIn:
-    def test_duplicates_are_ignored(self, exported):
-        messages, _ = releases_of(make_design())
-        remote, once = exported(make_design()), exported(make_design())
+    def test_duplicates_are_ignored(self, usual):
+        remote, once, messages = usual.estimator(), usual.estimator(), usual.messages
         twice = [remote.update(message) for message in [*messages[:3], *messages[:3], *messages[3:]]]
         assert twice[3:6] == [None] * 3
         assert [one for one in twice if one] == [once.update(message) for message in messages]
 
-    def test_a_step_released_twice_with_other_noise_is_reported(self, exported):
-        (messages, _), (others, _) = (releases_of(make_design(), seed=seed) for seed in (0, 1))
-        remote = exported(make_design())
-        for message in messages[:3]:
+    def test_a_step_released_twice_with_other_noise_is_reported(self, usual):
+        remote = usual.estimator()
+        for message in usual.messages[:3]:
             remote.update(message)
+        other = Row.after(bytes(32), "main", 2, bytes(16), 5, 7, 7)
         with pytest.raises(ReleaseRefused, match="step 2 of stream 'main' was released twice, with different contents"):
-            remote.update(others[1])
+            remote.update(json.loads(release_message(other)))
 
-    def test_a_changed_release_does_not_follow(self, exported):
-        messages, _ = releases_of(make_design())
-        remote = exported(make_design())
-        remote.update(messages[0])
-        first, *rest = messages[1]["release"]
+    def test_a_changed_release_does_not_follow(self, usual):
+        remote = usual.estimator()
+        remote.update(usual.messages[0])
+        second = usual.messages[1]
         with pytest.raises(ReleaseRefused, match="step 2 of stream 'main' does not follow from step 1"):
-            remote.update(messages[1] | {"release": [first + 1, *rest]})
-        assert remote.update(messages[1]).is_chained  # the refused one left no trace
+            remote.update(second | {"release": [second["release"][0] + 1, second["release"][1]]})
+        assert remote.update(second).is_chained  # the refused one left no trace
 
-    def test_missing_releases_are_told(self, exported):
-        messages, _ = releases_of(make_design())
-        remote = exported(make_design())
-        assert [remote.update(messages[at]).is_chained for at in (0, 1, 4, 5)] == [False, True, False, True]
+    def test_missing_releases_are_told(self, usual):
+        remote = usual.estimator()
+        assert [remote.update(usual.messages[at]).is_chained for at in (0, 1, 4, 5)] == [False, True, False, True]
 
     @pytest.mark.parametrize(
         ("change", "message"),
@@ -213,32 +229,152 @@ class TestWhatComesIn:
             ({"hash": 5}, "hash must be 64 hexadecimal digits"),
         ],
     )
-    def test_what_is_no_release_is_refused(self, exported, change, message):
-        messages, _ = releases_of(make_design(), num_steps=1)
-        remote = exported(make_design())
+    def test_what_is_no_release_is_refused(self, usual, change, message):
+        remote = usual.estimator()
         with pytest.raises(ReleaseRefused, match=message):
-            remote.update(messages[0] | change)
+            remote.update(usual.messages[0] | change)
         assert remote.last_step("main") == 0
-        assert remote.update(messages[0]) is not None
+        assert remote.update(usual.messages[0]) is not None
 
-    def test_a_step_out_of_all_reach_is_refused_at_once(self, exported):
-        design = make_design("individual", horizon=None)
-        messages, _ = releases_of(design, num_steps=1)
-        remote = exported(design)
+    def test_a_step_out_of_all_reach_is_refused_at_once(self, gappy):
         with pytest.raises(ReleaseRefused, match="more than 1,000,000 steps after the last one"):
-            remote.update(messages[0] | {"step": 2**62})
+            gappy.estimator().update(gappy.messages[0] | {"step": 2**62})
 
-    def test_anything_else_is_refused_too(self, exported):
-        messages, _ = releases_of(make_design(), num_steps=1)
-        remote = exported(make_design())
+    def test_anything_else_is_refused_too(self, usual):
+        remote, names = usual.estimator(), ("step", "release", "fusion_weight", "hash")
 
         @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=9), st.lists))
         def refuses(value):
-            for release in [
-                value,
-                *(messages[0] | {name: value} for name in ("step", "release", "fusion_weight", "hash")),
-            ]:
+            for release in [value, *(usual.messages[0] | {name: value} for name in names)]:
                 with pytest.raises(ReleaseRefused):
                     remote.update(release)
 
         refuses()
+
+
+class FlakyCentre(ThreadingHTTPServer):
+    """Serves releases and does everything wrong that a network can: cuts, gaps, repeats, and an hour of 503."""
+
+    daemon_threads = True
+
+    def __init__(self, messages, *, per_connection=2, left_out=(), failures=0, changed=None):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.messages, self.per_connection, self.left_out = messages, per_connection, set(left_out)
+        self.failures, self.changed = failures, changed or {}
+        self.last_event_ids = []
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        path = urlsplit(self.path)
+        start = int(parse_qs(path.query).get("start", ["1"])[0])
+        centre = self.server
+        known = [message for message in centre.messages if message["step"] >= start]
+        if centre.failures:
+            centre.failures -= 1
+            self.answer(b"{}", 503)
+        elif path.path == "/v1/streams/main/releases/events":
+            centre.last_event_ids.append(int(self.headers["last-event-id"]))
+            again = [message for message in centre.messages if message["step"] == start - 1]
+            sent = [
+                message
+                for message in [*again, *known][: centre.per_connection]
+                if message["step"] not in centre.left_out
+            ]
+            sent = [centre.changed.get(message["step"], message) for message in sent]
+            frames = [f": running\n\nid: {each['step']}\ndata: {json.dumps(each)}   \n\n" for each in sent]
+            self.answer("".join(frames).encode() + b"data", kind="text/event-stream")
+        elif path.path == "/v1/streams/main/releases":
+            self.answer(json.dumps({"releases": known[:2]}).encode())
+        elif path.path == "/v1/clock":
+            is_over = centre.last_event_ids[-1:] == [centre.messages[-1]["step"]]
+            self.answer(json.dumps({"is_over": is_over}).encode())
+        else:
+            self.answer(b"{}", 404)
+
+    def answer(self, content, status=200, kind="application/json"):
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@pytest.fixture
+def flaky(monkeypatch):
+    centres = []
+    monkeypatch.setattr(follow_module, "_FIRST_PAUSE_S", 0.01)
+
+    def start(*arguments, **options):
+        centres.append(centre := FlakyCentre(*arguments, **options))
+        threading.Thread(target=centre.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return centre
+
+    yield start
+    for centre in centres:
+        centre.shutdown()
+        centre.server_close()
+
+
+class TestFollowing:
+    def test_nothing_is_lost_and_nothing_is_taken_twice(self, usual, flaky):
+        """Cut off after every second event, gaps in the events, repeats, a centre that is away: the same estimates."""
+        remote, told = usual.estimator(), []
+        centre = flaky(usual.messages, left_out=(2, 5), failures=2, per_connection=3)
+        found = list(follow(centre.url, "main", usual.estimator(), tell=told.append))
+        assert found == [remote.update(message) for message in usual.messages]
+        assert centre.last_event_ids[0] == 0 and centre.last_event_ids[-1] == 6  # it went on where it was
+        assert any("is away (_TryAgain)" in line for line in told) and any("is back" in line for line in told)
+
+    def test_a_step_that_the_centre_skipped_is_no_gap(self, gappy, flaky):
+        found = list(follow(flaky(gappy.messages).url, "main", gappy.estimator()))
+        for estimate, expected in zip(found, gappy.estimates, strict=True):
+            assert_close(estimate, expected)
+
+    def test_it_begins_where_it_is_told_to(self, usual, flaky):
+        centre = flaky(usual.messages, per_connection=9)
+        assert [found.step for found in follow(centre.url, "main", usual.estimator(), start=4)] == [4, 5, 6]
+
+    def test_it_goes_on_after_what_was_read(self, usual, flaky):
+        remote = usual.estimator()
+        for message in usual.messages[:3]:
+            remote.update(message)
+        centre = flaky(usual.messages, per_connection=9)
+        assert [found.step for found in follow(centre.url, "main", remote)] == [4, 5, 6]
+
+    def test_a_past_that_was_changed_is_reported(self, usual, flaky):
+        """Step 3 is missing from what the centre has now, though step 4 was chained to it."""
+        centre = flaky([message for message in usual.messages if message["step"] != 3])
+        with pytest.raises(ReleaseRefused, match="step 4 of stream 'main' does not follow from the one before it"):
+            list(follow(centre.url, "main", usual.estimator()))
+
+    @pytest.mark.parametrize(
+        ("release", "message"),
+        [({"step": "x"}, "step must be a whole number"), ({"step": 1, "stream": "other"}, "of another stream")],
+    )
+    def test_what_is_no_release_ends_it(self, usual, flaky, release, message):
+        centre = flaky(usual.messages, changed={1: release})
+        with pytest.raises(ReleaseRefused, match=message):
+            list(follow(centre.url, "main", usual.estimator()))
+
+    def test_an_unknown_stream_or_no_centre_at_all(self, usual, flaky):
+        centre = flaky(usual.messages)
+        with pytest.raises(ReleaseRefused, match="answered with status 404; is this the right address"):
+            list(follow(centre.url, "nowhere", usual.estimator()))
+        with pytest.raises(ReleaseRefused, match="status 404"):
+            fetch_estimator(centre.url)
+        with pytest.raises(ConnectionError, match="no centre answers at http://127.0.0.1:1 .ConnectError.; is it runn"):
+            fetch_estimator("http://127.0.0.1:1")
+        with pytest.raises(ValueError, match="url must begin with http"):
+            fetch_estimator("127.0.0.1:8765")
+
+    def test_a_line_without_end_is_refused(self, usual, flaky, monkeypatch):
+        monkeypatch.setattr(follow_module, "_LONGEST_LINE", 3)
+        with pytest.raises(ReleaseRefused, match="must fit a line of 3 bytes"):
+            list(follow(flaky(usual.messages).url, "main", usual.estimator()))

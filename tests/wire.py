@@ -12,11 +12,13 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import uvicorn
 
+import dpfuse
 from conftest import make_design
 from dpfuse.runtime.broker import write_broker
 from dpfuse.runtime.centre import FusionCentre
@@ -195,6 +197,7 @@ def command(*arguments, folder, cache=None):
     code = "from dpfuse.cli import main; main()"
     environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": str(cache)} if cache else {})
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "PYTHONUNBUFFERED": "1"}
+    environment["PYTHONPATH"] = str(Path(dpfuse.__file__).parents[1])
     out, err = (folder / "stdout").open("w+"), (folder / "stderr").open("w+")
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=folder, stdout=out, stderr=err, env=environment

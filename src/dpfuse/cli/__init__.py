@@ -14,6 +14,7 @@ from dpfuse.cli.demo import demo
 from dpfuse.cli.estimate import estimate
 from dpfuse.cli.evaluate import evaluate
 from dpfuse.cli.ledger import ledger
+from dpfuse.cli.live import live
 from dpfuse.cli.optimal import optimal
 from dpfuse.cli.replay import replay
 from dpfuse.cli.serve import serve
@@ -25,12 +26,15 @@ app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
     "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate, audit; `account` "
-    "tells what a budget means, `ledger` what was released and spent. Live: token, serve, broker.",
+    "tells what a budget means, `ledger` what was released and spent. Live: start with `dpfuse live`; then token, "
+    "serve, broker, estimate, replay.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, data, train, evaluate, audit, account, optimal, serve, token, broker, estimate, replay):
+for command in (demo, live, simulate, data, train, evaluate, audit, account, optimal):
+    app.command()(command)
+for command in (serve, token, broker, estimate, replay):
     app.command()(command)
 app.add_typer(ledger, name="ledger")
 

@@ -70,19 +70,20 @@ def releases(
     with make_client(url, ca) as client:
         while True:
             try:
-                for release in _events(client, stream, following):
+                for release in events(client, f"/v1/streams/{stream}/releases/events", following):
                     step = _step_of(release)
                     if pause_s > _FIRST_PAUSE_S:
                         tell(f"{url} is back")
                     pause_s = _FIRST_PAUSE_S
                     if step > following:
                         yield from _between(client, stream, following, step)
-                    yield release
+                    if step >= start:
+                        yield release
                     following = max(following, step + 1)
                 if _is_over(client):
                     return
                 reason = "it closed the connection"
-            except _transport_error() as error:
+            except away() as error:
                 reason = type(error).__name__
             if pause_s == _FIRST_PAUSE_S:
                 tell(f"{url} is away ({reason}); trying again")
@@ -98,7 +99,7 @@ def fetch_estimator(url: str, *, ca: Path | None = None) -> RemoteEstimator:
             with client.stream("GET", "/v1/estimator") as response:
                 _check_status(response)
                 path.write_bytes(_content(response))
-        except _transport_error() as error:
+        except away() as error:
             raise ConnectionError(f"no centre answers at {url} ({type(error).__name__}); is it running?") from error
         return RemoteEstimator.load(path)
 
@@ -119,16 +120,16 @@ class _TryAgain(Exception):
     """The centre is there and cannot answer at the moment."""
 
 
-def _transport_error() -> tuple[type[Exception], ...]:
+def away() -> tuple[type[Exception], ...]:
+    """What is raised while a centre is away, to be caught and tried again."""
     import httpx
 
     return httpx.TransportError, _TryAgain
 
 
-def _events(client: httpx.Client, stream: str, following: int) -> Iterator[dict[str, Any]]:
-    """The releases of one connection, from step `following` on, until it ends."""
+def events(client: httpx.Client, path: str, following: int) -> Iterator[dict[str, Any]]:
+    """The server-sent events of one connection, from step `following` on, until it ends."""
     headers = {"accept": "text/event-stream", "last-event-id": str(following - 1)}
-    path = f"/v1/streams/{stream}/releases/events"
     with client.stream("GET", path, params={"start": following}, headers=headers) as response:
         _check_status(response)
         for line in _lines(response):

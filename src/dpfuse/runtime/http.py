@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import tempfile
 import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,6 +94,7 @@ def make_app(
     _add_reports(app, centre, tokens, notes)
     _add_releases(app, ticker, hub)
     _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
+    _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
     feed = Feed(
@@ -178,6 +181,18 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any], 
         return _answer(promise)
 
 
+def _add_estimator(app: FastAPI, design: Design) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        design.export_estimator(path := os.path.join(folder, "estimator"))
+        with open(path, "rb") as file:
+            content = file.read()
+
+    @app.get("/v1/estimator", responses=openapi.answers(200, "application/zip"), tags=["facts"])
+    async def get_estimator() -> Response:
+        """The estimator's file, for `dpfuse estimate`: all that is needed to read releases, and nothing else."""
+        return Response(content, media_type="application/zip")
+
+
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
     hub.watch(lambda published: notes.time(published[-1].row.step, ticker.last_latency_s))
     responses = openapi.answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
@@ -252,7 +267,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        return _error(error.status, error.code, error.message)
+        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
     async def not_as_described(_: Request, error: RequestValidationError) -> Response:
