@@ -127,9 +127,9 @@ class Replay:
 
     def run(self, seconds: float | None = None, every_second: Callable[[Tally], object] = lambda _: None) -> Tally:
         """Play for so long, or until the traffic or the design ends; `every_second` sees how far it has come."""
-        ends_at = None if seconds is None else time.monotonic() + seconds
-        shown_at = time.monotonic()
         with make_client(self._url, self._ca) as client:
+            shown_at = time.monotonic()
+            ends_at = None if seconds is None else shown_at + seconds
             for _ in self._steps(client, ends_at):
                 if time.monotonic() >= shown_at:
                     every_second(self.tally)
