@@ -221,8 +221,7 @@ class Refilling(IndividualFilter):
     here = frozenset()
 
     def left(self, ids):
-        for sensor in set(np.asarray(ids).tolist()) - self.here:
-            self._spent.pop(sensor, None)
+        self.update({sensor: 0 for sensor in set(ids[ids >= 0].tolist()) - self.here})
         return super().left(ids)
 
     def spend(self, ids, contributions, stream):

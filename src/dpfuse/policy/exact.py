@@ -7,7 +7,9 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpfuse._index import ABSENT
 from dpfuse.policy.design import Design
-from dpfuse.policy.memory import NOWHERE, Memory
+from dpfuse.policy.memory import Memory
 from dpfuse.policy.step import (
     HEADROOM,
     Estimate,
@@ -73,7 +76,7 @@ class ExactStep:
 
     One stream is served by `init`, `contribute`, `release` and `estimate`; a live centre with many calls the same code
     as `contribute_many` and `estimate_many`. The parts of these are there for audits, which run many carries side by
-    side: `prepare`, `accounts_left` and `private_part`, all private, and `release_many` and `public_part`.
+    side: `prepare`, `accounts_left` and `private_part`, all private, and `weigh`, `release_many` and `public_part`.
 
     Args:
         num_rows: rows of the one compiled shape. More are taken in several turns, fewer are filled up with nobody.
@@ -90,6 +93,7 @@ class ExactStep:
         self._policy, self._horizon = design.policy, structure.horizon
         self._num_rows, self._num_streams, self._forget_after = num_rows, num_streams, forget_after
         # The weights are compiled in: handing them over at every step would take longer than the step.
+        self.weigh = jax.jit(partial(_weigh, design.policy))
         self.private_part = jax.jit(partial(_private_part, design.policy))
         self.public_part = jax.jit(partial(_public_part, design.policy))
 
@@ -135,8 +139,9 @@ class ExactStep:
             stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
         """
         sensors, places, block = self.prepare(carry, ids, measurements, present, stream)
-        fusion_hidden, hidden, weight, proposed = self._in_turns(carry.public, carry.memory.read(places), block)
-        charged = self.mechanism.charge_many(carry.accounts, weight.tolist(), stream, sensors, proposed)
+        fusion_hidden, weight = self.weigh(carry.public)
+        hidden, proposed = self._in_turns(weight, carry.memory.read(places), block)
+        charged = self.mechanism.charge_many(carry.accounts, np.asarray(weight).tolist(), stream, sensors, proposed)
         self.remember(carry, stream, sensors, places, hidden)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
         return carry._replace(num_steps=carry.num_steps + 1, public=public), charged
@@ -175,7 +180,7 @@ class ExactStep:
         block[:, :-4] = values
         block[:, -4] = stream
         block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
-        block[:, -2] = places == NOWHERE
+        block[:, -2] = places == ABSENT
         block[:, -1] = self.accounts_left(carry.accounts, sensors)
         return sensors, places, block
 
@@ -201,24 +206,26 @@ class ExactStep:
 
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
-        return self.estimate_many(carry, [released])
+        return self.estimate_many(carry, np.array([released.weight]), released.value[None])
 
-    def estimate_many(self, carry: Carry, released: Sequence[Release]) -> tuple[Carry, Estimate]:
-        """The public part of every stream, from one release each."""
-        block = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
-        public, result = self.public_part(carry.public, block.astype(np.float32))
+    def estimate_many(
+        self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]
+    ) -> tuple[Carry, Estimate]:
+        """The public part of every stream, from released weights, shape (streams,), and values, shape (streams, d)."""
+        block = (np.column_stack([weights, values]) / GRID).astype(np.float32)
+        public, result = self.public_part(carry.public, block)
         return carry._replace(public=public), result
 
-    def follow(self, carry: Carry, released: Sequence[Release]) -> tuple[Carry, Estimate]:
-        """A step without sensors: what was released long ago, or `missing_release`; nothing is charged.
+    def follow(self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[Carry, Estimate]:
+        """A step of the past, or one that was skipped: weights and values as they were released, and nothing charged.
 
-        It goes through the code of a step with sensors, so public memory comes out the same to the last bit.
+        To g and E a step without a release is one of value 0 with weight 0: time passes without news. The step goes
+        through the code of one with sensors, so that public memory comes out the same to the last bit.
         """
         self._check_not_over(carry)
-        nothing = np.zeros((0, self._policy.structure.num_channels + 4), np.float32)
-        fusion_hidden, *_ = self._in_turns(carry.public, np.zeros((0, self.hidden_size), np.float32), nothing)
+        fusion_hidden, _ = self.weigh(carry.public)
         public = carry.public._replace(fusion_hidden=fusion_hidden)
-        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1, public=public), released)
+        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1, public=public), weights, values)
 
     def _open_accounts(self) -> Accounts:
         accounts = self.mechanism.open_accounts()
@@ -231,24 +238,25 @@ class ExactStep:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
 
     def _in_turns(
-        self, public: Public, hidden: NDArray[np.float32], block: NDArray[np.float32]
-    ) -> tuple[jax.Array, NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+        self, weight: jax.Array, hidden: NDArray[np.float32], block: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The private part over all rows, `num_rows` at a time, and at least once."""
         num_rows, size = len(block), self._num_rows
         if padding := -num_rows % size or size * (num_rows == 0):
             hidden, block = (np.concatenate([part, _zeros_like(part, padding)]) for part in (hidden, block))
-        turns = [
-            self.private_part(public, hidden[first : first + size], block[first : first + size])
-            for first in range(0, len(block), size)
-        ]
-        fusion_hidden, _, weight, _ = turns[0]  # they are public: every turn finds the same
-        hidden, proposed = (_join([turn[part] for turn in turns])[:num_rows] for part in (1, 3))
-        return fusion_hidden, hidden, np.asarray(weight), proposed
 
+        def take(turns: NDArray[np.int64]) -> list[tuple[jax.Array, jax.Array]]:
+            spans = [slice(turn, turn + size) for turn in turns.tolist()]
+            return [self.private_part(weight, hidden[span], block[span]) for span in spans]
 
-def missing_release(dimension: int) -> Release:
-    """What g and E read for a step that was skipped: nothing, with weight nothing. Time passes without news."""
-    return Release(np.zeros(dimension, np.int64), 0, None)
+        turns = np.arange(0, len(block), size)
+        if len(turns) < 4:
+            results = take(turns)
+        else:  # in two threads: JAX lets go of the interpreter while it computes
+            with ThreadPoolExecutor(2) as threads:
+                results = list(itertools.chain(*threads.map(take, np.array_split(turns, 2))))
+        own_hidden, proposed = zip(*results, strict=True)
+        return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
 
 
 def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float32]:
@@ -285,25 +293,28 @@ def _zeros_like(part: NDArray[np.float32], num_rows: int) -> NDArray[np.float32]
     return np.zeros((num_rows, part.shape[1]), np.float32)
 
 
-def _join(parts: list[jax.Array]) -> NDArray[np.float32]:
+def _join(parts: Sequence[jax.Array]) -> NDArray[np.float32]:
     """The parts one after the other; one alone is not copied."""
     return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
+def _weigh(policy: Policy, public: Public) -> tuple[jax.Array, jax.Array]:
+    public, weight = choose_weight(policy, public)
+    return public.fusion_hidden, weight
+
+
 def _private_part(
-    policy: Policy, public: Public, hidden: jax.Array, block: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """What is charged for: the features (total) or the contributions (individual) of each row.
+    policy: Policy, weight: jax.Array, hidden: jax.Array, block: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """Memory, and what is charged for: the features (total) or the contributions (individual) of each row.
 
     The block's columns: measurements, the stream, whether there is a report, whether the sensor is new, and what is
     left to it.
     """
     stream, present, arrived, account = block[:, -4].astype(jnp.int32), block[:, -3] > 0, block[:, -2] > 0, block[:, -1]
-    public, weight = choose_weight(policy, public)
     reports = Reports(block[:, :-4], present, arrived, stream)
     private, contributions, features = contribute(policy, Private(hidden, account), reports, weight)
-    proposed = features if policy.structure.accounting == "total" else contributions
-    return public.fusion_hidden, private.hidden, weight, proposed
+    return private.hidden, features if policy.structure.accounting == "total" else contributions
 
 
 def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Estimate]:

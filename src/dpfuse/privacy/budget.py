@@ -7,8 +7,9 @@ one that does not changes nothing, so a smaller one may still follow. Stopping b
 costs chosen from past releases, keeps the promise at every order (Feldman and Zrnic 2021; for zCDP Whitehouse
 et al. 2023).
 
-Accounts are Python integers: numpy wraps silently and floats round. int64 is used only for q.q, where the
-entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
+numpy wraps silently and floats round, so what could leave 63 bits is a Python integer. The accounts of sensors,
+tens of thousands in one step, are int64: each is between 0 and S, a cost is compared with what is left and only then
+added, and in q.q the entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
+from dpfuse._index import ABSENT, Index
 from dpfuse.errors import BudgetExceeded
 from dpfuse.types import NOBODY, Guarantee
 
@@ -147,7 +149,9 @@ class IndividualFilter:
         self._budget = _check.is_count("budget", budget, 0)
         self._factor = _check.is_count("factor", factor)
         check_exact(self._budget, 1)
-        self._spent = _as_accounts(spent or {}, self._budget)
+        self._index = Index()
+        self._spent = np.zeros(self._index.size, np.int64)
+        self.update(spent or {})
 
     @property
     def budget(self) -> int:
@@ -160,17 +164,21 @@ class IndividualFilter:
 
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
-        sensors = as_ids(ids).tolist()
+        number = self._find(as_ids(ids))
         # Both are within 0 and the budget, of 63 bits.
-        return self._budget - np.fromiter(map(self._spent.get, sensors, repeat(0)), np.int64, len(sensors))
+        return self._budget - np.where(number == ABSENT, 0, self._spent[number])
 
     def accounts(self) -> dict[int, int]:
         """What each id has spent, to store in a ledger. Private: never publish it."""
-        return dict(self._spent)
+        numbers, _, ids = self._index.keys()
+        pairs = zip(ids.tolist(), self._spent[numbers].tolist(), strict=True)
+        return {sensor: spent for sensor, spent in pairs if spent}
 
     def update(self, spent: Mapping[int, int]) -> None:
         """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
-        self._spent |= _as_accounts(spent, self._budget)
+        accounts = _as_accounts(spent, self._budget)
+        number = self._open(np.fromiter(accounts, np.int64, len(accounts)))
+        self._spent[number] = np.fromiter(accounts.values(), np.int64, len(accounts))
 
     def spend(self, ids: ArrayLike, contributions: ArrayLike, stream: Integers | int = 0) -> Admitted:
         """One step: debit every contribution that fits and clear every one that does not.
@@ -187,15 +195,40 @@ class IndividualFilter:
         largest = math.isqrt(self._budget // self._factor)
         rows = clear_rows(rows, counts_once(sensors, stream) & ((rows >= -largest) & (rows <= largest)).all(-1))
         costs = self._factor * (rows * rows).sum(-1)
-        refused = []
-        for row, (sensor, cost) in enumerate(zip(sensors.tolist(), costs.tolist(), strict=True)):
-            spent = self._spent.get(sensor, 0) + cost
-            if spent > self._budget:
-                refused.append(row)
-            elif cost:
-                self._spent[sensor] = spent
+        refused = self._debit(sensors, costs)
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)
+
+    def _debit(self, sensors: Integers, costs: Integers) -> Integers:
+        """Take every cost that fits, row by row, and return the rows whose cost does not."""
+        rows = np.flatnonzero(costs)
+        number = self._open(sensors[rows])
+        if not (np.diff(np.sort(number)) == 0).any():
+            # Nobody pays twice: all at once. A cost, below 2^63, is compared with what is left, and added if it fits.
+            fits = costs[rows] <= self._budget - self._spent[number]
+            self._spent[number[fits]] += costs[rows[fits]]
+            return rows[~fits]
+        refused = []
+        for row, account, cost in zip(rows.tolist(), number.tolist(), costs[rows].tolist(), strict=True):
+            if cost > self._budget - int(self._spent[account]):
+                refused.append(row)
+            else:
+                self._spent[account] += cost
+        return np.array(refused, np.int64)
+
+    def _find(self, sensors: Integers) -> Integers:
+        return self._index.find(np.zeros_like(sensors), sensors)
+
+    def _open(self, sensors: Integers) -> Integers:
+        """The number of each one's account, which is opened if there is none."""
+        number = self._find(sensors)
+        if (is_new := number == ABSENT).any():
+            new = np.unique(sensors[is_new])
+            self._index.add(np.zeros_like(new), new)
+            if (room := self._index.size - len(self._spent)) > 0:
+                self._spent = np.concatenate([self._spent, np.zeros(room, np.int64)])
+            number[is_new] = self._find(sensors[is_new])
+        return number
 
     def __repr__(self) -> str:
         return f"IndividualFilter(budget={self._budget}, factor={self._factor})"
@@ -233,12 +266,13 @@ def _as_integers(name: str, values: ArrayLike, axes: str, ndim: int) -> Integers
 
 def _as_accounts(spent: Mapping[Any, Any], budget: int) -> dict[int, int]:
     """A copy with Python integers; no message shows an account."""
-    try:
-        accounts = {
-            _check.is_count("id", sensor, 0): _check.is_count("spent", cost, 0) for sensor, cost in spent.items()
-        }
-    except (TypeError, ValueError):
-        raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None
-    if any(cost > budget for cost in accounts.values()):
+    accounts = dict(spent)
+    is_whole = set(map(type, chain(accounts, accounts.values()))) <= {int}
+    if not is_whole or min(chain(accounts, accounts.values()), default=0) < 0:  # numpy's integers, or something wrong
+        try:
+            accounts = {_check.is_count("id", key, 0): _check.is_count("spent", cost, 0) for key, cost in spent.items()}
+        except (TypeError, ValueError):
+            raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None
+    if max(accounts.values(), default=0) > budget:
         raise ValueError(f"spent must be at most the budget, {budget}, for every id")
     return accounts

@@ -6,10 +6,12 @@ step ends, and what comes back was committed and may be published.
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, as_measurements, missing_release
+from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, make_noise
@@ -25,7 +27,7 @@ from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
-_ROWS_PER_STREAM, _MOST_ROWS = 64, 4096
+_ROWS_PER_STREAM, _MOST_ROWS = 64, 1024
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
@@ -47,14 +49,9 @@ class Inbox:
         """Stream, id and values of all reports, in the order of the streams; of one sensor's the first comes first."""
         stream, ids = np.array(list(self._single), np.int64).reshape(-1, 2).T
         values = as_measurements(list(self._single.values()), (len(ids), num_channels))
-        blocks = [(stream, ids, values), *self._blocks]
-        joined = (
-            blocks[-1] if not len(ids) and len(blocks) == 2 else tuple(map(np.concatenate, zip(*blocks, strict=True)))
-        )
-        if (joined[0][1:] >= joined[0][:-1]).all():
-            return joined
-        order = np.argsort(joined[0], kind="stable")
-        return tuple(part[order] for part in joined)
+        streams, sensors, rows = zip((stream, ids, values), *self._blocks, strict=True)
+        order = np.argsort(np.concatenate(streams), kind="stable")
+        return np.concatenate(streams)[order], np.concatenate(sensors)[order], np.concatenate(rows)[order]
 
 
 class Published(NamedTuple):
@@ -175,14 +172,17 @@ class FusionCentre:
             for name, charged, own_ids in zip(self.streams, many, np.split(ids, ends), strict=True)
         ]
         rows = self._ledger.commit(entries)
-        self._carry, estimate = self._step.estimate_many(self._carry, [row.to_release() for row in rows])
+        self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
 
     def skip(self) -> None:
         """Let the step pass without a release; its reports are dropped."""
         self._close_step()
-        nothing = [missing_release(self.design.structure.dimension)] * len(self.streams)
-        self._carry, _ = self._step.follow(self._carry, nothing)
+        self._carry, _ = self._step.follow(self._carry, *self._released([]))
+
+    def tidy(self) -> None:
+        """Do what can wait until a step is out, so that no step has to do it."""
+        self._ledger.tidy()
 
     def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
         """One whole step: each sensor's report, by id, in; what may be published out."""
@@ -215,19 +215,25 @@ class FusionCentre:
     def _rebuild(self) -> Carry:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
         carry = self._step.init(self._accounts())
-        nothing = missing_release(self.design.structure.dimension)
-        histories = [self._ledger.rows(stream) for stream in self.streams]
-        upcoming = [next(history, None) for history in histories]
+        rows = heapq.merge(*map(self._ledger.rows, self.streams), key=lambda row: row.step)
         last = max(map(self._ledger.last_step, self.streams))
-        for step in range(1, 1 + last):
-            due = [row if row is not None and row.step == step else None for row in upcoming]
-            carry, estimate = self._step.follow(carry, [row.to_release() if row else nothing for row in due])
+        for step, together in itertools.groupby(rows, key=lambda row: row.step):
+            for _ in range(carry.num_steps + 1, step):
+                carry, _ = self._step.follow(carry, *self._released([]))
+            due = {row.stream: row for row in together}
+            carry, estimate = self._step.follow(carry, *self._released(due.values()))
             if step > last - num_kept(len(self.streams)):
-                self.past += _published(due, estimate)
-            for number, row in enumerate(due):
-                if row is not None:
-                    upcoming[number] = next(histories[number], None)
+                self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
+
+    def _released(self, rows: Iterable[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Weights and values of each stream's release, zeros for a stream without one."""
+        weights = np.zeros(len(self.streams), np.int64)
+        values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
+        for row in rows:
+            number = self._numbers[row.stream]
+            weights[number], values[number] = row.weight, np.frombuffer(row.release, "<i8")
+        return weights, values
 
     def _accounts(self) -> Accounts:
         own = [self._ledger.accounts(stream) for stream in self.streams]

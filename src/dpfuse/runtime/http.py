@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfuse.errors import MissingExtra
+from dpfuse.policy.step import HEADROOM
+from dpfuse.privacy.budget import squared_steps
 from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import take_reports
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
+from dpfuse.types import Guarantee
 
 try:
     from fastapi import FastAPI, Header, Path, Query, Request, Response
@@ -90,7 +93,7 @@ def make_app(
     _handle_errors(app)
     _add_reports(app, centre, tokens, notes)
     _add_releases(app, ticker, hub)
-    _add_facts(app, ticker, hub, promise)
+    _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
     _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
@@ -158,7 +161,9 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub) -> None:
         return EventStream(frames, leave)
 
 
-def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) -> None:
+def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any], least: float) -> None:
+    """What is promised, and how far it has come. A total budget below `least` is spent: designs leave a headroom."""
+
     @app.get("/v1/clock", responses=openapi.answers(200, openapi.CLOCK), tags=["facts"])
     async def get_clock() -> Response:
         """The step that reports are collected for, and how it stands with the centre."""
@@ -166,7 +171,7 @@ def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any]) 
         spent = [
             stream
             for stream, row in rows.items()
-            if row is not None and row.budget_left is not None and row.budget_left < promise["charge_factor"]
+            if row is not None and row.budget_left is not None and row.budget_left < least
         ]
         return _answer({**ticker.clock(), "state": ticker.state, "spent": spent})
 
@@ -210,6 +215,12 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
         if stream in hub.streams and abs(step - hub.last_step(stream)) < _PAGE:
             notes.tell(stream, step, state)
         return _answer({}, 202)
+
+
+def _promised(design: Design) -> Guarantee:
+    if design.guarantee is None:
+        raise ValueError("design must have a guarantee; the non-private floor may not be released")
+    return design.guarantee
 
 
 def _known(hub: Hub, stream: str) -> str:
@@ -256,7 +267,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        return _error(error.status, error.code, error.message)
+        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
     async def not_as_described(_: Request, error: RequestValidationError) -> Response:

@@ -31,6 +31,17 @@ STATES = ("running", "over", "failed", "stopped")
 # Steps that may be missing before a centre counts as late, and the least time that they must stand for.
 _LATE_STEPS, _LATE_S = 5, 2.0
 
+HEALTH = {
+    "type": "object",
+    "properties": {
+        "status": {"enum": ["ok", "late", "over", "failed", "stopped"]},
+        "state": {"enum": list(STATES)},
+        "step": {"type": "integer", "description": "the last one released, of the slowest stream"},
+        "steps_behind": {"type": "integer", "description": "that should have been released since, by the clock"},
+    },
+    "required": ["status", "state", "step", "steps_behind"],
+}
+
 Clock = Callable[[], Mapping[str, Any]]
 
 
@@ -42,9 +53,12 @@ def metrics_router(feed: Feed, clock: Clock) -> APIRouter:
     """
     router = APIRouter()
     registry = CollectorRegistry()
-    registry.register(Collector(feed))  # type: ignore[arg-type]  # anything with `collect` will do
+    registry.register(Collector(feed))
 
-    @router.get("/healthz", responses=answers(200, {"type": "object"}), tags=["facts"])
+    described = answers(200, HEALTH)
+    described[503] = described[200] | {"description": "releases do not come out by the clock, or no more"}
+
+    @router.get("/healthz", responses=described, tags=["facts"])
     async def get_health() -> Response:
         """Whether releases come out by the clock; 503 if not."""
         health = health_of(feed, clock())

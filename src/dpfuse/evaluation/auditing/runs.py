@@ -80,12 +80,11 @@ def run_worlds(
     Args:
         advance: told how many run-steps were made.
     """
-    parts = step.private_part, step.public_part
-    private_part, public_part = (jax.jit(jax.vmap(part)) for part in parts)
+    parts = [jax.jit(jax.vmap(part)) for part in (step.weigh, step.private_part, step.public_part)]
     transcripts = []
     for first in range(0, num_runs, _CHUNK):
         truth = np.arange(2 * min(_CHUNK, num_runs - first)) % 2 == 0
-        streams = [_Streams(step, feed, len(truth), private_part, public_part) for feed in worlds]
+        streams = [_Streams(step, feed, len(truth), *parts) for feed in worlds]
         transcripts.append(_run_chunk(step, streams, truth, advance))
     return Transcript(*map(np.concatenate, zip(*transcripts, strict=True)))
 
@@ -122,9 +121,11 @@ def _sum_of(charged: Charged) -> Integers:
 class _Streams:
     """One world's side of many runs."""
 
-    def __init__(self, step: ExactStep, feed: Feed, count: int, private_part: Any, public_part: Any) -> None:
+    def __init__(
+        self, step: ExactStep, feed: Feed, count: int, weigh: Any, private_part: Any, public_part: Any
+    ) -> None:
         self.feed, self._step = feed, step
-        self._private_part, self._public_part = private_part, public_part
+        self._weigh, self._private_part, self._public_part = weigh, private_part, public_part
         # One memory for all runs: they hear the same sensors, and each has its own of every one.
         self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
         self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
@@ -138,7 +139,8 @@ class _Streams:
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
         hidden = self._carry.memory.read(places).swapaxes(0, 1)
-        fusion_hidden, hidden, weight, proposed = self._private_part(self._public, hidden, blocks)
+        fusion_hidden, weight = self._weigh(self._public)
+        hidden, proposed = self._private_part(weight, hidden, blocks)
         step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
         self._public = self._public._replace(fusion_hidden=fusion_hidden)
         self._carry = self._carry._replace(num_steps=k + 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+import numpy as np
+
 from dpfuse import _check
 from dpfuse.errors import BudgetExceeded
 from dpfuse.privacy.budget import as_ids
@@ -44,16 +46,23 @@ def left_after(entry: Entry, left: int, factor: int) -> int:
     return left - cost
 
 
-def debits_of(entries: Iterable[Entry]) -> dict[int, int]:
-    """What each sensor is charged for all entries together, in individual accounting. Private; no message shows one."""
-    debits: dict[int, int] = {}
-    for entry in entries:
-        sensors, costs = as_ids(entry.ids), entry.charged.debits
-        if sensors.shape != costs.shape:
-            raise ValueError("ids must be those that were charged, one for each debit")
-        pays = costs != 0
-        if (costs < 0).any() or (sensors[pays] < 0).any():
-            raise ValueError("debits must be 0 or more, of somebody; take them from `Mechanism.charge`")
-        for sensor, cost in zip(sensors[pays].tolist(), costs[pays].tolist(), strict=True):
-            debits[sensor] = debits.get(sensor, 0) + cost
+def debits_of(entries: Sequence[Entry]) -> dict[int, int]:
+    """What each sensor is charged for all entries together, in individual accounting, in the order of their ids.
+
+    Private; no message shows one.
+    """
+    pairs = [(as_ids(entry.ids), entry.charged.debits) for entry in entries]
+    if any(sensors.shape != costs.shape for sensors, costs in pairs):
+        raise ValueError("ids must be those that were charged, one for each debit")
+    sensors, costs = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
+    if (costs < 0).any() or (sensors[costs > 0] < 0).any():
+        raise ValueError("debits must be 0 or more, of somebody; take them from `Mechanism.charge`")
+    order = np.flatnonzero(costs)
+    order = order[np.argsort(sensors[order])]
+    payers, paid = sensors[order].tolist(), costs[order].tolist()
+    debits = dict(zip(payers, paid, strict=True))
+    if len(debits) < len(payers):  # somebody is in several streams: added up as Python integers, which do not wrap
+        debits = dict.fromkeys(payers, 0)
+        for sensor, cost in zip(payers, paid, strict=True):
+            debits[sensor] += cost
     return debits

@@ -22,7 +22,7 @@ Place = str | os.PathLike[str]
 
 def create_ledger(where: Place, design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
     """A new ledger at that place, with these streams for good, and opened."""
-    kind = postgres.PostgresLedger if isinstance(where, str) and is_address(where) else Ledger
+    kind = postgres.PostgresLedger if is_address(where) else Ledger
     return kind.create(where, design, streams)
 
 
@@ -35,7 +35,7 @@ def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = No
             centre writes all of them; in PostgreSQL others may write the rest.
         create: make the ledger, with these streams, if there is none.
     """
-    if isinstance(where, str) and is_address(where):
+    if is_address(where):
         if create and not has_ledger_at(where):
             return create_ledger(where, design, ("main",) if streams is None else streams)
         return postgres.PostgresLedger.open(where, design, streams)
@@ -59,16 +59,16 @@ def verify(where: Place) -> audit.Audit:
         LedgerRefused: if a row was changed, added, moved or is missing, if the ledger is behind its head file, if a
             budget was passed, or if accounts do not add up to what was debited.
     """
-    return postgres.verify(where) if isinstance(where, str) and is_address(where) else audit.verify(where)
+    return postgres.verify(where) if is_address(where) else audit.verify(where)
 
 
 def public_rows(where: Place, stream: str | None = None, start: int = 1) -> Iterator[Row]:
     """The rows from step `start` on, by step, as they may be handed to anybody; of one stream, or of all."""
-    if isinstance(where, str) and is_address(where):
+    if is_address(where):
         return postgres.public_rows(where, stream, start)
     return audit.public_rows(where, stream, start)
 
 
 def name_of(where: Place) -> str:
     """The place as it may be shown: an address without user and password."""
-    return Address.parse(where).name if isinstance(where, str) and is_address(where) else os.fspath(where)
+    return Address.parse(where).name if is_address(where) else os.fspath(where)

@@ -1,8 +1,8 @@
 """A ledger in PostgreSQL: several centres, each the one writer of its streams, debit the same sensors' accounts.
 
 Locks, always in this order, so that no two centres wait for each other: the accounts of a step, by id; then the chain
-of commits, which is held for three statements and the sync. The right to write a stream is a lock too, held by the
-connection for as long as it lives.
+of commits, which is held for two ways to the server and the sync. The right to write a stream is a lock too, held by
+the connection for as long as it lives.
 """
 
 from __future__ import annotations
@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
 _WRITER_WAIT_S = 5.0
-_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s) ORDER BY sensor FOR NO KEY UPDATE"
+_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s::bigint[]) ORDER BY sensor FOR NO KEY UPDATE"
 _OPEN = (
     "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
 )
+# What does not fit is left out and counted. The table would refuse it too, and the server's log would show the row.
 _DEBIT = """
 UPDATE accounts SET spent = spent + debit.cost FROM unnest(%s::bigint[], %s::bigint[]) AS debit (id, cost)
-    WHERE sensor = debit.id
+    WHERE sensor = debit.id AND debit.cost <= %s - spent
 """
 # One array a column: one statement for all streams.
 _INSERT = f"""
@@ -93,6 +94,7 @@ class PostgresLedger(Ledger):
         self, address: Address, head: HeadFile, connection: Connection[Any], audit: Audit, streams: tuple[str, ...]
     ) -> None:
         """Use `create` or `open`."""
+        audit.streams = {name: audit.streams[name] for name in streams}
         self._session = Session(connection)
         super().__init__(address, head, cast(Any, self._session), audit)
         self._streams = streams
@@ -221,6 +223,9 @@ class PostgresLedger(Ledger):
             if self._is_open and os.getpid() == self._process:
                 self._let_go()
 
+    def tidy(self) -> None:
+        """Nothing to do: the server looks after its log."""
+
     def close(self) -> None:
         """Let go of streams, accounts and connection; what was not committed is undone."""
         if self._is_open:
@@ -240,14 +245,14 @@ class PostgresLedger(Ledger):
         if len(spent) < len(sensors):
             # New accounts are a transaction of their own, for which nobody waits while holding one.
             self._let_go()
-            self._session.execute(_OPEN, ([sensor for sensor in sensors if sensor not in spent],))
+            self._session.execute(_OPEN, (_array(sensor for sensor in sensors if sensor not in spent),))
             spent = self._lock_those_there(sensors)
         self._held = frozenset(spent)
         return spent
 
     def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
-        _, found = self._session.at_once(("BEGIN", ()), (_LOCK, (sensors,)))
-        return dict(found.fetchall())
+        self._session.execute("BEGIN")
+        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall()) if sensors else {}
 
     def _let_go(self) -> None:
         self._held = frozenset()
@@ -258,51 +263,41 @@ class PostgresLedger(Ledger):
         """The one transaction: all that is in here is durable when it returns, or never was."""
         if not self._session.in_transaction or not self._held.issuperset(debits):
             self._lock(sorted(self._held.union(debits)))
-        self._debit_and_check(debits, [entry.stream for entry in entries])
+        self._check_and_debit(debits, [entry.stream for entry in entries])
         rows = self._draw(entries, left)
         number, tip = self._take_chain()
         number, tip = number + 1, next_tip(tip, number + 1, rows)
-        *_, ended = self._session.at_once(
+        self._session.commit_with(
             ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(sum(debits.values())))),
             (_INSERT, (number, *map(list, zip(*rows, strict=True)))),
-            ("COMMIT", ()),
         )
-        if ended.statusmessage != "COMMIT":  # a transaction that has failed is rolled back by it, without an error
-            raise driver().OperationalError("rolled back")
         self._advance(number, tip, rows)
         return rows
 
-    def _debit_and_check(self, debits: dict[int, int], streams: list[str]) -> None:
-        """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
+    def _check_and_debit(self, debits: dict[int, int], streams: list[str]) -> None:
+        """Add to the accounts, none past the budget, if server and streams are as they were."""
         lasts = [self._audit.streams[stream].last_step for stream in streams]
-        try:
-            if max(debits.values(), default=0) > self._mechanism.budget:
-                raise driver().errors.CheckViolation
-            found, changed = self._session.at_once(
-                (_ALONE, (streams, lasts)), (_DEBIT, (list(debits), list(debits.values())))
-            )
-        except driver().errors.CheckViolation:
-            raise LedgerRefused(
-                f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
-                f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"
-            ) from None
-        [(backend, waits, syncs, num_strange)] = found.fetchall()
+        [(backend, waits, syncs, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
         if (waits, syncs) != ("on", "on"):
             raise LedgerRefused(
                 f"{self._address} may forget what it has committed; set fsync and synchronous_commit on"
             )
         if backend != self._backend:
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
-        if num_strange or changed.rowcount != len(debits):
+        if num_strange:
             raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
+        values = _array(debits), _array(debits.values()), self._mechanism.budget
+        if debits and self._session.execute(_DEBIT, values).rowcount != len(debits):
+            raise LedgerRefused(
+                f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
+                f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"
+            )
 
     def _take_chain(self) -> tuple[int, bytes]:
         """The last commit, anybody's; it stays the last until this transaction ends."""
-        # Two statements: the second sees what was committed while the first waited.
-        _, last = self._session.at_once(
-            ("SELECT pg_advisory_xact_lock(%s)", (_key(self.terms, "chain"),)),
-            ("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1", ()),
-        )
+        self._session.execute("SELECT pg_advisory_xact_lock(?)", (_key(self.terms, "chain"),))
+        # A statement of its own: it sees what was committed while the one before waited.
+        last = self._session.execute("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1")
         number, tip = last.fetchone() or (0, self.terms.first_tip)
         if number < self._audit.number or (number == self._audit.number and tip != self._audit.tip):
             raise LedgerRefused(f"{self._address} lost a commit; find out why before you go on")
@@ -334,9 +329,9 @@ def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterat
     with reading(Address.parse(where)) as (snapshot, terms):
         if stream is not None:
             _check.is_one_of("stream", stream, terms.streams)
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ANY(?) ORDER BY step, stream"
-        names = list(terms.streams) if stream is None else [stream]
-        yield from map(Row._make, snapshot.execute(query, (start, names)))
+        where_stream, names = ("", ()) if stream is None else ("AND stream = ?", (stream,))
+        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? {where_stream} ORDER BY step, stream"
+        yield from map(Row._make, snapshot.execute(query, (start, *names)))
 
 
 def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
@@ -406,6 +401,11 @@ def _claim(connection: Connection[Any], address: Address, terms: Terms, streams:
                 f"first"
             )
         time.sleep(0.02)
+
+
+def _array(integers: Iterable[int]) -> str:
+    """As PostgreSQL reads it; psycopg looks at each one several times."""
+    return f"{{{','.join(map(str, integers))}}}"
 
 
 def _key(terms: Terms, purpose: str) -> int:

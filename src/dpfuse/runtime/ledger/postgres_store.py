@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from dpfuse.errors import LedgerRefused, MissingExtra
@@ -29,7 +29,6 @@ _SESSION = {
     "statement_timeout": 0,
     "lock_timeout": _LOCK_WAIT_MS,
     "idle_in_transaction_session_timeout": _STALL_MS,  # a centre that hangs lets go of the accounts it holds
-    "client_connection_check_interval": 1000,
     "tcp_keepalives_idle": 5,
     "tcp_keepalives_interval": 2,
     "tcp_keepalives_count": 3,
@@ -127,8 +126,8 @@ class Address:
         return self.name
 
 
-def is_address(where: str) -> bool:
-    return where.startswith(_PREFIXES)
+def is_address(where: object) -> TypeGuard[str]:
+    return isinstance(where, str) and where.startswith(_PREFIXES)
 
 
 class Session:
@@ -150,10 +149,15 @@ class Session:
         if self.in_transaction:
             self.connection.execute("ROLLBACK")
 
-    def at_once(self, *statements: tuple[str, tuple[object, ...]]) -> list[Any]:
-        """Run several statements on one way to the server and back; the first that fails is raised."""
+    def commit_with(self, *statements: tuple[str, tuple[object, ...]]) -> None:
+        """Run these as the last ones of the transaction, on one way to the server and back."""
+        # Only here: after a pipeline the server forgets that a session hangs in its transaction.
         with self.connection.pipeline():
-            return [self.connection.execute(query, values) for query, values in statements]
+            for query, values in statements:
+                self.connection.execute(query, values)
+            ended = self.connection.execute("COMMIT")
+        if ended.statusmessage != "COMMIT":  # a transaction that has failed is rolled back by it, without an error
+            raise driver().OperationalError("rolled back")
 
 
 class Snapshot:
@@ -216,7 +220,9 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
 
 
 def _check_version(connection: Connection[Any], address: Address) -> None:
-    found = has_ledger(connection, address) and connection.execute("SELECT number FROM version").fetchall()
+    # By its full name: a schema that this role may not use would be passed over.
+    query = f"SELECT number FROM {address.schema}.version"
+    found = has_ledger(connection, address) and connection.execute(query).fetchall()
     if not found:
         raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; check the address, or create one")
     if found != [(SCHEMA_VERSION,)]:
@@ -288,8 +294,10 @@ def grant_public(where: str, role: str) -> None:
 @contextmanager
 def reading(address: Address) -> Iterator[tuple[Snapshot, Terms]]:
     """A ledger as it stands at one moment, and its terms; for readers of any role."""
-    with refusals(address), closing(connect(address)) as connection, snapshot_of(connection) as snapshot:
-        yield snapshot, read_terms(snapshot, address)
+    with refusals(address), closing(connect(address)) as connection:
+        connection.execute("SET idle_in_transaction_session_timeout = 0")  # a reader holds nothing, and may be slow
+        with snapshot_of(connection) as snapshot:
+            yield snapshot, read_terms(snapshot, address)
 
 
 @contextmanager
@@ -314,6 +322,7 @@ def _meaning(error: Exception) -> str:
         errors.DeadlockDetected: "is locked by another program; stop that program, then open the ledger again",
         errors.UndefinedTable: "lacks a table of the ledger; it was changed by hand",
         errors.UndefinedObject: "knows no such role; create it first",
+        errors.DuplicateSchema: "was made by another centre at this moment; open it",
         errors.DuplicateTable: "has tables of these names already; choose another schema",
         errors.IntegrityError: "refused a row that breaks its rules; nothing was recorded",
     }

@@ -133,8 +133,8 @@ class Feed:
     def _replayed(self, published: Published) -> dict[str, Any]:
         assert self._notes is not None
         at = published.row.stream, published.row.step
-        truth, latency_s = self._notes.truth.get(at), self._notes.latency_s.get(published.row.step)
-        is_known = truth is not None and len(truth) == len(published.mean)
+        truth, latency_s = self._notes.truth.get(at, []), self._notes.latency_s.get(published.row.step)
+        is_known = len(truth) == len(published.mean)
         return {
             "truth": _short(truth) if is_known else None,
             "error": _short(m - t for m, t in zip(published.mean, truth, strict=True)) if is_known else None,

@@ -108,6 +108,7 @@ function draw() {
   readout.draw();
   showState();
   document.body.dataset.step = history.last?.step ?? "";
+  if (history.last && !performance.getEntriesByName("up").length) performance.mark("up");
 }
 
 function restart() {
