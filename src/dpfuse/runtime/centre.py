@@ -108,8 +108,7 @@ class FusionCentre:
         self._now = self._carry.num_steps + 1
         self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
         if not self.is_over:  # compiled before the clock starts: a first step of some seconds would cost the next ones
-            nothing = missing_release(design.structure.dimension)
-            self._step.follow(self._carry, [nothing] * len(self.streams))
+            self._step.follow(self._carry, *self._released([]))
 
     @property
     def now(self) -> int:
