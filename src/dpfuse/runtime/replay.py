@@ -209,7 +209,7 @@ class Replay:
             self._send_due(client)
 
     def _send_due(self, client: httpx.Client) -> None:
-        due = []
+        due: list[Any] = []
         while self._held_up and self._held_up[0][0] <= time.monotonic() and len(due) < _BATCH:
             due.append(heapq.heappop(self._held_up)[2])
         if not due:
