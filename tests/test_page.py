@@ -12,7 +12,6 @@ from importlib import resources
 import httpx
 import pytest
 import uvicorn
-from wire import SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
 
 from conftest import departing, make_design
 from dpfuse.policy import Design
@@ -24,6 +23,7 @@ from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.page import feed as feed_module
 from dpfuse.runtime.tokens import Tokens, new_secret
 from parts import needs
+from wire import SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
 
 FLAGS = [
     "--no-sandbox",
