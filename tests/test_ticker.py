@@ -203,7 +203,7 @@ def test_in_real_time(real, monkeypatch):
 def offsets(centre, num_pairs, seed):
     """How long after its fixed moment each release left, in pairs of steps: one sensor more in the first of a pair.
 
-    Which step of a pair comes first is a coin's choice. The sensor is the 65th, for which the centre takes a second turn.
+    Which step of a pair comes first is a coin's choice. It is the 65th, for which the centre takes a second turn.
     """
     more = (np.random.default_rng(seed).random(num_pairs) < 0.5)[:, None] ^ [True, False]
     crowd = {sensor: [0.5, 0.5] for sensor in range(64)}
