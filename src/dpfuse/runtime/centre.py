@@ -26,8 +26,8 @@ from dpfuse.privacy.release import Accounts, make_noise
 from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
-# Rows of the one compiled shape: enough for a street in one turn, and no more than the caches hold.
-_ROWS_PER_STREAM, _MOST_ROWS = 64, 1024
+# Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
+_ROWS_PER_STREAM, _MOST_ROWS = 64, 256
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
@@ -245,7 +245,7 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     """The values as finite numbers, or None if they are anything else: text, too many, NaN, nothing."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
-    if not isinstance(values, Sequence) or len(values) != num_channels:
+    if not isinstance(values, list | tuple) or len(values) != num_channels:
         return None
     try:
         report = tuple(float(value) for value in values if type(value) in (float, int))
