@@ -100,15 +100,13 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
-        make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
+        self._warm_up()
         self.past: list[Published] = []
         """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
-        if not self.is_over:  # compiled before the clock starts: a first step of some seconds would cost the next ones
-            self._step.follow(self._carry, *self._released([]))
 
     @property
     def now(self) -> int:
@@ -202,6 +200,14 @@ class FusionCentre:
 
     def __repr__(self) -> str:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
+
+    def _warm_up(self) -> None:
+        """Compile everything before the clock starts: no step waits for it, and holds accounts that others wait for."""
+        make_noise(self.design.structure.dimension * len(self.streams))
+        nobody = np.zeros(0, np.int64)
+        carry = self._step.init()  # with accounts of its own, and thrown away
+        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
+        self._step.estimate_many(carry, *self._released([]))
 
     def _close_step(self) -> tuple[int, Inbox]:
         with self._lock:
