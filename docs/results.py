@@ -110,8 +110,8 @@ def page() -> str:
     return (
         f"In headless Chromium on {found['machine']['cores']} cores the page has drawn its first release "
         f"{up['median'] / 1e3:.2f} s after it was asked for ({up['p99'] / 1e3:.2f} s in the slowest of {up['repeats']} "
-        f"visits), and is seen after {paint['median'] / 1e3:.2f} s. It takes {found['kilobytes']:.0f} kB and then changes "
-        f"{found['updates per second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
+        f"visits), and is seen after {paint['median'] / 1e3:.2f} s. It takes {found['kilobytes']:.0f} kB and then "
+        f"changes {found['updates per second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
         "*`make bench`, kept in [../benchmarks/results/page.json](../benchmarks/results/page.json).*\n"
     )
 

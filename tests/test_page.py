@@ -12,7 +12,6 @@ from importlib import resources
 import httpx
 import pytest
 import uvicorn
-from wire import SECRET, Watch, events, following, rig, serving, wait_for
 
 from conftest import departing, make_design
 from dpfuse.policy import Design
@@ -22,8 +21,9 @@ from dpfuse.runtime.http import make_app
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.page import feed as feed_module
-from dpfuse.runtime.tokens import Tokens
+from dpfuse.runtime.tokens import Tokens, new_secret
 from parts import needs
+from wire import SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
 
 FLAGS = [
     "--no-sandbox",
@@ -328,6 +328,32 @@ def column(page, number):
     return [float(text.replace("−", "-").replace(",", "")) for text in cells]
 
 
+@pytest.mark.slow
+def test_it_survives_a_centre_that_is_killed(tmp_path, endless, visit):
+    """The whole program, with its own clock, killed in the middle of its work and started again."""
+    endless.save(tmp_path / "design.dpfuse")
+    new_secret(tmp_path / "secret")
+    options = ["serve", "--design", "design.dpfuse", "--ledger", "ledger.db", "--secret", "secret", "--interval", "0.2"]
+    with command(*options, "--port", "0", folder=tmp_path) as first:
+        address = address_of(first)
+        page = visit(address + "/", can_break_off=True)
+        in_state(page, "live")
+        page.click("#table-panel summary")
+        page.evaluate("window.isTheSame = true")
+        wait_for(lambda: number_in(page, "step") > 10)
+        first.process.kill()
+        in_state(page, "lost")
+        before = number_in(page, "step")
+    with command(*options, "--port", address.rpartition(":")[2], folder=tmp_path) as second:
+        assert address_of(second) == address
+        in_state(page, "live")
+        wait_for(lambda: number_in(page, "step") > before + 10)
+        assert page.evaluate("window.isTheSame")
+        assert "nothing is drawn twice" in page.text_content("#notice")
+        wait_for(lambda: column(page, 1)[0] > before)
+        assert all(later - earlier == 1 for later, earlier in itertools.pairwise(column(page, 1)))
+
+
 class TestStates:
     def test_nothing_for_a_while_is_stale(self, watch, visit):
         page = visit(watch.address)
@@ -377,6 +403,7 @@ class TestReplay:
                 watch.tick()
                 at_step(page, 1)
                 assert [page.is_visible(name) for name in private] == [is_replay] * len(private)
+                assert ("the truth was in it" in page.text_content("#band")) == is_replay
                 assert ("truth 1.2" in page.text_content("#estimate-key")) == is_replay
                 page.context.close()
 

@@ -162,6 +162,25 @@ class TestNumbers:
         with pytest.raises(AssertionError, match="Not equal to tolerance"):
             assert_close(gappy.estimator().update(gappy.messages[0] | {"step": 1}), gappy.estimates[0])
 
+    def test_a_live_centre_finds_the_same(self, gappy, tmp_path):
+        """Through its ledger, with skipped ticks, and after a restart."""
+        design, remote, rng = (
+            make_design("individual", horizon=None, spread=0.5),
+            gappy.estimator(),
+            np.random.default_rng(0),
+        )
+        for number in range(8):
+            if number in (0, 5):
+                centre = dpfuse.FusionCentre(design, tmp_path / "l.db")
+            if number in (2, 3, 6):
+                centre.skip()
+            else:
+                row, mean, std = centre.step({sensor: rng.uniform(-1, 1, 2) for sensor in range(3)})
+                assert_close(remote.update(json.loads(release_message(row))), (mean, std))
+            if number in (4, 7):
+                centre.close()
+        assert remote.last_step("main") == 8
+
     def test_streams_do_not_meet(self, usual):
         alone, mixed = usual.estimator(), usual.estimator()
         for message in usual.messages:

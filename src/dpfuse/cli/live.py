@@ -62,7 +62,7 @@ def live(
         parts = stack.enter_context(_Parts(folder).stopping())
         watched = Watched(prior=_state_mean())
         with suppress(KeyboardInterrupt):
-            traffic = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
+            traffic: dict[str, object] = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
             traffic |= {} if data is None else {"--data": data}
             url = _start_all(parts, folder, port, speed, [str(part) for pair in traffic.items() for part in pair])
             typer.echo(f"{url} shows it live; Ctrl-C ends it", err=as_json)

@@ -156,5 +156,5 @@ def _is_chosen(ids: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bo
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    chosen: NDArray[np.bool_] = mixed < np.uint64(share * (2**64 - 1024))
-    return chosen | (share == 1)
+    chosen: NDArray[np.bool_] = (mixed >> np.uint64(11)) * 2.0**-53 < share
+    return chosen

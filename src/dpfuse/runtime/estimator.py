@@ -6,7 +6,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,10 +127,10 @@ def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """E's step with its weights compiled in, and as many steps without a release as are asked for."""
     import jax
 
-    from dpfuse.policy.exact import missing_release
     from dpfuse.policy.step import estimate
 
-    nothing = _to_block(missing_release(policy.structure.dimension))
+    # As `ExactStep.follow` has it: value 0 with weight 0.
+    nothing = np.zeros((1, 1 + policy.structure.dimension), np.float32)
 
     def read(public: Public, block: Any) -> Any:
         return estimate(policy, public, block[:, 0], block[:, 1:])
@@ -173,7 +173,7 @@ def _to_row(release: Mapping[str, Any], dimension: int, horizon: int | None) -> 
     return Row(stream, step, np.array(value, "<i8").tobytes(), weight, cost, left, digest)
 
 
-def _is_whole(value: Any, minimum: int) -> bool:
+def _is_whole(value: Any, minimum: int) -> TypeGuard[int]:
     return type(value) is int and minimum <= value < _LARGEST
 
 

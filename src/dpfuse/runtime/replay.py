@@ -127,9 +127,9 @@ class Replay:
 
     def run(self, seconds: float | None = None, every_second: Callable[[Tally], object] = lambda _: None) -> Tally:
         """Play for so long, or until the traffic or the design ends; `every_second` sees how far it has come."""
-        ends_at = None if seconds is None else time.monotonic() + seconds
-        shown_at = time.monotonic()
         with make_client(self._url, self._ca) as client:
+            shown_at = time.monotonic()
+            ends_at = None if seconds is None else shown_at + seconds
             for _ in self._steps(client, ends_at):
                 if time.monotonic() >= shown_at:
                     every_second(self.tally)
@@ -209,7 +209,7 @@ class Replay:
             self._send_due(client)
 
     def _send_due(self, client: httpx.Client) -> None:
-        due = []
+        due: list[Any] = []
         while self._held_up and self._held_up[0][0] <= time.monotonic() and len(due) < _BATCH:
             due.append(heapq.heappop(self._held_up)[2])
         if not due:

@@ -4,7 +4,7 @@ import { clock, digitsFor, fixed, significant } from "./text.js";
 
 const SPREAD = 1.96;
 const TABLE_ROWS = 12;
-const ERROR_STEPS = 300;
+const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
 
 export function makeReadout(settings, view, history) {
@@ -24,12 +24,13 @@ export function makeReadout(settings, view, history) {
     draw();
   });
   show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
-  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
+  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${budget}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
     show("quantity", label.name);
     show("unit", label.unit);
+    show("estimate-unit", label.unit);
     document.title = `${label.name} · dpfuse live`;
     const point = history.newest(1)[0];
     if (!point) {
@@ -42,21 +43,29 @@ export function makeReadout(settings, view, history) {
     const digits = digitsFor(half);
     show("mean", fixed(at(point.mean), digits));
     show("spread", fixed(half, digits));
-    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
+    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}${coverage()}`);
     show("step", point.step.toLocaleString("en"));
     show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.budget_left));
-      show("budget-note", `of ${significant(budget)}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
+      show("budget-note", `of ${budget}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
       byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
     }
     if (isReplay) drawReplay(point, digits);
     if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
   }
 
+  /** In a replay, how often the truth was where the estimator said. */
+  function coverage() {
+    const known = isReplay ? history.newest(RECENT_STEPS).filter((one) => one.error) : [];
+    if (!known.length) return "";
+    const held = known.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
+    return `; the truth was in it ${fixed((100 * held) / known.length, 0)}% of ${clock(known.length * interval)}`;
+  }
+
   function drawReplay(point, digits) {
-    const recent = history.newest(ERROR_STEPS).filter((one) => one.error);
+    const recent = history.newest(RECENT_STEPS).filter((one) => one.error);
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
     show("error", fixed(at(point.error), digits));
     show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${clock(recent.length * interval)}` : "");
