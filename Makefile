@@ -49,6 +49,7 @@ live: $(READY)
 
 live-design: $(READY)
 	$(BIN)/python experiments/live/design.py
+	$(BIN)/python docs/results.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"

@@ -45,8 +45,10 @@ def run(folder: Path, kind: str) -> dict[str, Any]:
         with broker(folder) as mqtt, centre(folder, mqtt if kind == "mqtt" else None) as (address, counted):
             sender = send_http if kind == "http" else send_mqtt
             sent, seconds = sender(address, mqtt, is_paced=pace == "paced")
-            time.sleep(1.0)
-        total = counted()
+            before, total = None, counted()
+            while before != total:  # what is on its way comes in
+                time.sleep(2.0)
+                before, total = total, counted()
         found[pace] = {
             "sent": sent,
             "received": total["received"],
@@ -66,7 +68,7 @@ def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], d
     child = subprocess.Popen([sys.executable, __file__, "centre", str(folder), str(mqtt or "")], stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
-        yield child.stdout.readline().decode().strip(), lambda: json.loads(counts.read_text())
+        yield child.stdout.readline().decode().strip(), lambda: dict(json.loads(counts.read_text()))
     finally:
         child.send_signal(signal.SIGTERM)
         child.wait(30)
@@ -90,6 +92,14 @@ def run_counting_centre(folder: Path, mqtt: str) -> None:
             counts["in_time"] += 0 <= step - self.now <= 1
 
     serve.FusionCentre = Counting  # type: ignore[misc]
+
+    def tell() -> None:
+        while True:
+            (new := folder / "counts.new").write_text(json.dumps(counts))
+            new.replace(folder / "counts.json")
+            time.sleep(0.5)
+
+    threading.Thread(target=tell, daemon=True).start()
     listen = serve.Listen(port=0, mqtt=f"127.0.0.1:{mqtt}" if mqtt else None)
     tokens = Tokens(SECRET)
     design = make_design("individual")
@@ -97,7 +107,6 @@ def run_counting_centre(folder: Path, mqtt: str) -> None:
         design, str(folder / "ledger"), tokens, listen, streams=STREAMS, interval_s=INTERVAL_S,
         announce=lambda text: print(text, flush=True),
     )  # fmt: skip
-    (folder / "counts.json").write_text(json.dumps(counts))
 
 
 @contextmanager

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,20 +13,30 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import dpfuse
+from dpfuse.cli import app
 from dpfuse.cli.live import DESIGN, Watched
 from dpfuse.privacy import squared_steps
 
 RECORD = json.loads(DESIGN.with_suffix(".json").read_text())
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(request):
+    """What other tests and runs have compiled serves these processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(request.config.cache.mkdir("jax")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        yield
+
+
 def start(*arguments, folder):
     command = [sys.executable, "-W", "error", "-c", "from dpfuse.cli import main; main()", "live", "--json"]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     return subprocess.Popen(
         [*command, "--port", "0", "--out", str(folder), *arguments],
-        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -96,13 +106,21 @@ def test_it_comes_up_releases_flow_and_it_ends_clean(tmp_path):
     assert not children_of(folder)
 
 
+def test_a_folder_with_a_ledger_in_it_is_left_alone(tmp_path):
+    (tmp_path / "ledger.db").touch()
+    result = CliRunner().invoke(app, ["live", "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "fresh ledger" in result.output
+    assert (tmp_path / "ledger.db").read_bytes() == b""
+
+
+@pytest.mark.slow
 def test_it_says_what_went_wrong_and_leaves_nobody_behind(tmp_path):
-    (tmp_path / "used").mkdir()
-    (tmp_path / "used" / "file").touch()
-    process = start(folder=tmp_path / "used")
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 2
-    assert "is not empty" in " ".join(err.split())
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = start("--port", str(taken.getsockname()[1]), folder=tmp_path / "live")
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "`dpfuse serve` ended: dpfuse: [Errno 98] Address already in use" in err
+    assert not children_of(tmp_path)
 
 
 class TestWatched:

@@ -124,7 +124,7 @@ def on_time(centre):
 class TestPlaying:
     def test_every_vehicle_reports_once_a_step_with_its_own_token(self, listen):
         centre = listen()
-        tally, told = play(centre, 1.0)
+        tally, told = play(centre, 0.6)
         assert not told and tally.speed == pytest.approx(1.0)
         assert tally.num_reports == 3 * tally.num_steps == len(centre.reports)
         by_step = {}
@@ -142,17 +142,17 @@ class TestPlaying:
     def test_a_centre_that_restarts_is_found_again(self, listen, monkeypatch):
         monkeypatch.setattr(replay_module, "_LONGEST_PAUSE_S", 0.1)
         first, done = listen(), []
-        thread = threading.Thread(target=lambda: done.append(play(first, 1.6)))
+        thread = threading.Thread(target=lambda: done.append(play(first, 1.2)))
         thread.start()
-        time.sleep(0.5)
+        time.sleep(0.3)
         port, last = first.server_port, first.clock()["step"]
         first.close()
-        time.sleep(0.3)
+        time.sleep(0.25)
         second = listen(port, first_step=last)
         thread.join()
         [(tally, told)] = done
         assert tally.num_outages >= 1 and "is away" in told[0] and "is back" in told[-1]
-        assert len(second.reports) > 10
+        assert len(second.reports) >= 6
         # The traffic did not wait.
         assert min(number for (number,) in second.truth.values()) >= max(n for (n,) in first.truth.values()) + 4
 
@@ -190,7 +190,7 @@ class TestPlaying:
 class TestTroubles:
     def test_loss_duplicates_and_garbage_have_their_chances(self, listen):
         """Among 3 vehicles in about 20 steps, fixed seed: neither none nor all."""
-        tally, _ = play(listen(), 1.0, troubles=Troubles(loss=0.3, duplicates=0.3, garbage=0.3, seed=1))
+        tally, _ = play(listen(interval_s=0.025), 0.6, troubles=Troubles(loss=0.3, duplicates=0.3, garbage=0.3, seed=1))
         asked = 3 * tally.num_steps
         assert tally.num_reports == asked - tally.num_lost + tally.num_doubled
         for number in (tally.num_lost, tally.num_doubled, tally.num_garbage):
@@ -198,7 +198,7 @@ class TestTroubles:
 
     def test_delay_makes_reports_late(self, listen):
         centre = listen()
-        play(centre, 1.0, troubles=Troubles(delay_s=8 * INTERVAL_S))
+        play(centre, 0.8, troubles=Troubles(delay_s=8 * INTERVAL_S))
         late = [report for now, report in centre.reports if report["step"] < now]
         assert len(late) > len(centre.reports) / 3
 
@@ -219,7 +219,7 @@ class TestTroubles:
 class TestTraffic:
     def test_the_freeway_goes_on_and_its_vehicles_keep_their_coin(self):
         moving, interval_s = make_scenes(None, 0.3, 0, ids_from=10**6)
-        played = list(itertools.islice(moving, 100))
+        played = list(itertools.islice(moving, 60))
         assert interval_s == 0.2
         for before, now in itertools.pairwise(played):
             # Whoever reports goes on to report for as long as it is on the road, and positions grow.

@@ -15,6 +15,7 @@ from dpfuse.runtime.tokens import Tokens
 
 try:
     from paho.mqtt import client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -81,7 +82,7 @@ class Bridge:
     def _make_client(self, ca: str | None) -> paho.Client:
         # One session for these streams: what comes while the centre restarts waits for it.
         name = hashlib.sha256("/".join(self._hub.streams).encode()).hexdigest()[:16]
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
         client.username_pw_set(CENTRE, self._tokens.password(CENTRE))
         if ca is not None:
             client.tls_set(ca)
@@ -120,7 +121,7 @@ class Bridge:
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         try:
-            self.take(message.topic, message.payload)
+            self.take(message.topic, bytes(message.payload))
         except Exception as error:  # its text may hold a value
             _log.error("%s while a report was taken", type(error).__name__)
         client.ack(message.mid, message.qos)
@@ -148,7 +149,7 @@ class Bridge:
 
 
 def _properties() -> Properties:
-    properties = Properties(PacketTypes.CONNECT)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's own
     properties.SessionExpiryInterval = SESSION_S
     properties.ReceiveMaximum = INFLIGHT
     return properties

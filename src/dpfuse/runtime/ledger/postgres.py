@@ -25,6 +25,7 @@ from dpfuse.privacy.budget import IndividualFilter, as_ids
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
 from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile, read_head
 from dpfuse.runtime.ledger.postgres_store import (
+    ALL_ON,
     Address,
     Session,
     check_durable,
@@ -64,7 +65,8 @@ INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
 """
 # Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
 _ALONE = """
-SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('fsync'), (
+SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes')], (
     SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS own (name, last)
     WHERE last <> coalesce((SELECT max(step) FROM releases WHERE stream = own.name), 0)
 )
@@ -277,11 +279,9 @@ class PostgresLedger(Ledger):
     def _check_and_debit(self, debits: dict[int, int], streams: list[str]) -> None:
         """Add to the accounts, none past the budget, if server and streams are as they were."""
         lasts = [self._audit.streams[stream].last_step for stream in streams]
-        [(backend, waits, syncs, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
-        if (waits, syncs) != ("on", "on"):
-            raise LedgerRefused(
-                f"{self._address} may forget what it has committed; set fsync and synchronous_commit on"
-            )
+        [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
+        if settings != ["on"] * 3:
+            raise LedgerRefused(f"{self._address} may forget what it has committed; {ALL_ON}")
         if backend != self._backend:
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
         if num_strange:

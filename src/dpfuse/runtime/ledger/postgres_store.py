@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from psycopg import Connection
 
 SCHEMA_VERSION = 1
+ALL_ON = "set fsync, full_page_writes and synchronous_commit on"
 _OLDEST_SERVER = 140000
 _PREFIXES = ("postgresql://", "postgres://")
 _LOCK_WAIT_MS = 15_000
@@ -266,9 +267,7 @@ def check_durable(connection: Connection[Any], address: Address) -> None:
     if is_standby or read_only == "on":
         raise LedgerRefused(f"{address} takes no writes: a standby, or read-only; name the primary server")
     if (fsync, full_pages, waits) != ("on", "on", "on"):
-        raise LedgerRefused(
-            f"{address} may forget what it has committed; set fsync, full_page_writes and synchronous_commit on"
-        )
+        raise LedgerRefused(f"{address} may forget what it has committed; {ALL_ON}")
     if encoding != "UTF8":
         raise LedgerRefused(f"{address} is a database in {encoding}; create one in UTF8")
 
