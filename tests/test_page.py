@@ -427,8 +427,11 @@ class TestForEverybody:
         page.keyboard.press("ArrowLeft")
         assert page.text_content("#loss-key").endswith(f"step {last - 1}")
         assert page.text_content("#estimate-key").endswith(f"step {last - 1}")
+        assert page.get_attribute("#loss-chart", "aria-valuenow") == str(last - 1)
+        assert page.get_attribute("#loss-chart", "aria-valuetext").endswith(f"step {last - 1}")
         page.keyboard.press("Escape")
         assert "step" not in page.text_content("#loss-key")
+        assert page.get_attribute("#loss-chart", "aria-valuetext").startswith("newest, by one sensor, at most 0")
 
     def test_landmarks_headings_names_and_live_regions(self, watch, visit):
         page = visit(watch.address)
@@ -439,7 +442,7 @@ class TestForEverybody:
         levels = page.eval_on_selector_all("h1, h2, h3", "found => found.map(one => Number(one.tagName[1]))")
         assert levels[0] == 1 and set(levels[1:]) == {2}
         nameless = page.eval_on_selector_all(
-            "select, button, summary, a, img, [role=img], [role=region], section",
+            "select, button, summary, a, img, [role=slider], [role=region], section",
             """found => found.filter(one => {
                 const by = one.getAttribute("aria-labelledby");
                 const text = by ? document.getElementById(by)?.textContent : one.closest("label")?.textContent
