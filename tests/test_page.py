@@ -406,7 +406,7 @@ class TestReplay:
                 watch.tick()
                 at_step(page, 1)
                 assert [page.is_visible(name) for name in private] == [is_replay] * len(private)
-                assert ("the truth was in it" in page.text_content("#band")) == is_replay
+                assert ("The truth was in it" in page.text_content("#coverage")) == is_replay
                 assert ("truth 1.2" in page.text_content("#estimate-key")) == is_replay
                 page.context.close()
 
