@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from dpfuse.policy.design import Design
 
+# How long one thread may keep the others waiting, a release above all.
+_SWITCH_S = 0.0005
 # A peer that acknowledges nothing for so long is cut off by the kernel.
 _UNHEARD_MS = 30_000
 
@@ -67,6 +69,7 @@ def run_centre(
     """
     from dpfuse.runtime.http import make_app
 
+    sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
     names = None if streams is None else [check_stream_name(name) for name in streams]
     broker = _parse_address(listen.mqtt)
