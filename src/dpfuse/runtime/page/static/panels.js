@@ -21,7 +21,7 @@ export function makePanels(settings, view, history) {
       series: [
         { color: null, width: 0 },
         { color: null, width: 0 },
-        ...(isReplay ? [{ color: "truth", width: 1.25, dash: [5, 4] }] : []),
+        ...(isReplay ? [{ color: "truth", width: 1.25 }] : []),
         { color: "estimate", width: 2 },
       ],
       bands: [{ series: [2, 1], color: "band" }],
@@ -36,7 +36,7 @@ export function makePanels(settings, view, history) {
         return [
           ["c0", "estimate", fixed(at(point.mean), digits)],
           ["band", "95% band", `± ${fixed(SPREAD * at(point.std), digits)}`],
-          ...(isReplay ? [["c1 dashed", "truth", fixed(at(point.truth), digits)]] : []),
+          ...(isReplay ? [["c1", "truth", fixed(at(point.truth), digits)]] : []),
         ];
       },
     },
