@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,11 +22,11 @@ from dpfuse.policy.design import Design
 from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
-from dpfuse.privacy.release import Accounts, make_noise
+from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
-_ROWS_PER_STREAM, _MOST_ROWS = 64, 256
+_ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
@@ -99,7 +99,8 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
-        make_noise(design.structure.dimension * len(self.streams))  # before the clock starts: it takes a while
+        # Once before the clock starts, as the first time takes a while.
+        add_noise(np.zeros(design.structure.dimension * len(self.streams), np.int64))
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
@@ -160,11 +161,8 @@ class FusionCentre:
         stream, ids, values = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(ids)
         self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
-        ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
-        entries = [
-            Entry(name, step, charged, own_ids)
-            for name, charged, own_ids in zip(self.streams, many, np.split(ids, ends), strict=True)
-        ]
+        own_ids = split_by_stream(ids, stream, len(self.streams))
+        entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
         rows = self._ledger.commit(entries)
         self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
@@ -213,16 +211,16 @@ class FusionCentre:
         for step, together in itertools.groupby(rows, key=lambda row: row.step):
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
-            carry, _ = self._step.follow(carry, *self._released(together))
+            carry, _ = self._step.follow(carry, *self._released(list(together)))
         return carry
 
-    def _released(self, rows: Iterable[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _released(self, rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Weights and values of each stream's release, zeros for a stream without one."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
-        for row in rows:
-            number = self._numbers[row.stream]
-            weights[number], values[number] = row.weight, np.frombuffer(row.release, "<i8")
+        numbers = [self._numbers[row.stream] for row in rows]
+        weights[numbers] = [row.weight for row in rows]
+        values[numbers] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
         return weights, values
 
     def _accounts(self) -> Accounts:
