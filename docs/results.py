@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-README, ENVIRONMENT = ROOT / "README.md", ROOT / "docs/environment.md"
+README, ENVIRONMENT, PAGE = ROOT / "README.md", ROOT / "docs/environment.md", ROOT / "docs/page.md"
 RESULTS = ROOT / "benchmarks/results"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
 _US101 = re.compile(r"(?<=<!-- us101 -->\n).*?(?=<!-- /us101 -->)", re.S)
 _RACE = re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- /race -->)", re.S)
+
+_PAGE = re.compile(r"(?<=<!-- page -->\n).*?(?=<!-- /page -->)", re.S)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -101,6 +103,19 @@ def race() -> str:
     )
 
 
+def page() -> str:
+    """The part of docs/page.md on how fast it is."""
+    found = read("page")
+    up, paint, gap = found["ms"]["up"], found["ms"]["first paint"], found["ms between updates"]
+    return (
+        f"In headless Chromium on {found['machine']['cores']} cores the page has drawn its first release "
+        f"{up['median'] / 1e3:.2f} s after it was asked for ({up['p99'] / 1e3:.2f} s in the slowest of {up['repeats']} "
+        f"visits), and is seen after {paint['median'] / 1e3:.2f} s. It takes {found['kilobytes']:.0f} kB and then changes "
+        f"{found['updates per second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
+        "*`make bench`, kept in [../benchmarks/results/page.json](../benchmarks/results/page.json).*\n"
+    )
+
+
 def _several(values: list[float | None]) -> str:
     return ", ".join("never" if value is None else f"{value:.0f}" for value in values)
 
@@ -109,6 +124,7 @@ def main() -> None:
     """Write the results into README and docs."""
     text = _BLOCK.sub(lambda _: quoted(), README.read_text())
     README.write_text(_US101.sub(lambda _: quoted_us101(), text))
+    PAGE.write_text(_PAGE.sub(lambda _: page(), PAGE.read_text()))
     ENVIRONMENT.write_text(_RACE.sub(lambda _: race(), ENVIRONMENT.read_text()))
 
 

@@ -1,19 +1,22 @@
 """A nursery of writers to be killed: for each line on stdin a child is forked that writes to the ledger until it dies.
 
 A child publishes as a centre would: first what the ledger holds and the file of the published does not, then every row
-that is committed. Arguments: the ledger, and the file to publish to, one line a row in one write.
+that is committed. Arguments: the ledger, the file to publish to, one line a row in one write, and the streams.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 
 import numpy as np
 
 from dpfuse.privacy.release import make_noise
-from dpfuse.runtime import Entry, Ledger
-from ledger_contract import STREAMS, make_terms
+from dpfuse.runtime import Entry
+from dpfuse.runtime.ledger import open_ledger
+from dpfuse.runtime.ledger.postgres_store import is_address
+from ledger_kills import DESIGN
 
 IDS = np.arange(4)
 
@@ -22,19 +25,20 @@ def publish(file: int, row) -> None:
     os.write(file, f"{row.stream} {row.step} {row.release.hex()} {row.hash.hex()}\n".encode())
 
 
-def write_for_ever(path: str, published: str) -> None:
+def write_for_ever(where: str, published: str, *streams: str) -> None:
     rng = np.random.default_rng()
     file = os.open(published, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     seen = {tuple(line.split()[:2]) for line in open(published)}
-    with Ledger.open(path, make_terms("individual", budget=0.001)) as ledger:
-        for row in (row for stream in STREAMS for row in ledger.rows(stream)):
+    with open_ledger(where, DESIGN, streams) as ledger:
+        for row in (row for stream in streams for row in ledger.rows(stream)):
             if (row.stream, str(row.step)) not in seen:
                 publish(file, row)
         mechanism = ledger.terms.mechanism
         while True:
-            step = 1 + max(map(ledger.last_step, STREAMS))
+            step = 1 + max(map(ledger.last_step, streams))
+            ledger.refresh(rng.permutation(IDS))
             entries = []
-            for stream in STREAMS:
+            for stream in streams:
                 values = rng.uniform(0, 2e-3, (len(IDS), 2))
                 entries.append(Entry(stream, step, mechanism.charge(ledger.accounts(stream), 1.0, IDS, values), IDS))
             for row in ledger.commit(entries):
@@ -43,7 +47,8 @@ def write_for_ever(path: str, published: str) -> None:
 
 def main() -> None:
     for streams in (1, 2):
-        make_noise(2 * streams)  # loads OpenDP once, for all children
+        make_noise(2 * streams)  # loads OpenDP once, for all children; the drivers of databases too
+    import_module("psycopg" if is_address(sys.argv[1]) else "apsw")
     print("ready", flush=True)
     for _ in sys.stdin:
         child = os.fork()

@@ -16,71 +16,81 @@ import psycopg
 
 from parts import needs
 
-# Rows that are written by tests are few: what a server for real work keeps in memory only slows the start.
-_SETTINGS = {"listen_addresses": "", "shared_buffers": "16MB", "max_connections": "40", "logging_collector": "off"}
+_SETTINGS = {"listen_addresses": "", "shared_buffers": "16MB", "max_connections": "40"}
 
 
 class Server:
     """Made by `initdb` and started; as root it runs as another user, since PostgreSQL refuses root."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self) -> None:
         programs = Path(needs("initdb")).parent
         self.folder = Path(tempfile.mkdtemp(prefix="dpfuse-pg-"))
-        self._user = None
+        self.data = self.folder / "data"
+        self.user = None
         if os.getuid() == 0:
-            self._user = next(name for name in ("postgres", "nobody") if _exists(name))
-            shutil.chown(self.folder, self._user)
-        self._process: subprocess.Popen[bytes] | None = None
-        data = self.folder / "data"
-        self._run = {"user": self._user, "cwd": self.folder, "stdout": subprocess.DEVNULL}
-        initdb = [programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale", "-N"]
-        subprocess.run(initdb, check=True, stderr=subprocess.PIPE, **self._run)
-        options = [f"--{name}={value}" for name, value in (_SETTINGS | settings).items()]
-        self._command = [programs / "postgres", "-D", data, "-k", self.folder, *options]
+            self.user = next(name for name in ("postgres", "nobody") if _exists(name))
+            shutil.chown(self.folder, self.user)
+        initdb = [programs / "initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-locale"]
+        subprocess.run([*initdb, "-N"], check=True, user=self.user, cwd=self.folder, capture_output=True)
+        options = [f"--{name}={value}" for name, value in _SETTINGS.items()]
+        self._command = [programs / "postgres", "-D", self.data, "-k", self.folder, *options]
         self.start()
 
     def start(self) -> None:
-        """Start, or start again after a kill."""
-        with open(self.folder / "log", "ab") as log:
-            self._process = subprocess.Popen(self._command, stderr=log, start_new_session=True, **self._run)
+        """Start, or start again after a kill; returns when it takes connections."""
+        with open(self.log, "ab") as log:
+            self._process = subprocess.Popen(self._command, user=self.user, cwd=self.folder, stdout=log, stderr=log)
         deadline = time.monotonic() + 30
         while True:
             try:
                 return psycopg.connect(self.url()).close()
             except psycopg.OperationalError:
-                if self._process.poll() is not None:
-                    # What it left in shared memory is still in use by a child that is about to notice.
-                    self._process = subprocess.Popen(self._command, start_new_session=True, **self._quiet())
-                assert time.monotonic() < deadline, (self.folder / "log").read_text()[-2000:]
-                time.sleep(0.05)
+                assert self._process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-2000:]
+                time.sleep(0.03)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
 
     def kill(self) -> None:
-        """Kill -9 the server and all that it started, as a power cut would end them; the disk keeps its cache."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Kill -9 the server and all that it started, as a crash of its machine would; the disk's cache stays."""
+        self._process.send_signal(signal.SIGSTOP)  # or it would start new ones
+        for child in _children(self._process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop, and leave what it wrote."""
-        if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
-            self._process.wait(30)
+        """Stop as one should."""
+        self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
+        self._process.wait(30)
 
     def remove(self) -> None:
-        self.kill()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if self._process.poll() is None:
+            self.kill()
+        shutil.rmtree(self.folder)
 
-    def url(self, schema: str | None = None, role: str = "postgres", database: str = "postgres") -> str:
+    def url(self, schema: str | None = None, *, role: str = "postgres", database: str = "postgres") -> str:
         return f"postgresql://{role}@/{database}?host={self.folder}{f'&schema={schema}' if schema else ''}"
 
-    def run(self, *statements: str, database: str = "postgres") -> None:
-        """Statements by hand, as the server's owner."""
+    def run(self, *statements: str, database: str = "postgres") -> list[tuple]:
+        """Statements by hand, as the server's owner, whom no trigger stops; what the last one finds."""
         with psycopg.connect(self.url(database=database), autocommit=True) as connection:
+            connection.execute("SET session_replication_role = replica")
             for statement in statements:
-                connection.execute(statement)
+                cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
 
-    def _quiet(self) -> dict[str, object]:
-        return self._run | {"stderr": subprocess.DEVNULL}
+
+def _children(process: int) -> list[int]:
+    children = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            fields = file.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == process:
+                children.append(int(file.parent.name))
+    return children
 
 
 def _exists(user: str) -> bool:

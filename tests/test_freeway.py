@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from dpfuse._slots import assign_slots
-from dpfuse.systems.freeway import Freeway, _drive, simulate
+from dpfuse.systems import freeway as module
+from dpfuse.systems.freeway import Freeway, _drive, simulate, watch
 from dpfuse.types import NOBODY, Trajectories
 
 
@@ -76,7 +78,7 @@ def test_waves_are_deep(morning: Trajectories) -> None:
 
 def test_nobody_collides_or_backs_up() -> None:
     rough = [Freeway(), Freeway().randomised(3, 0.5), Freeway(noise_mps2=2.0, driver_spread=0.3)]
-    for traffic in _drive(rough, num_steps=1500, steps_each=1, seed=0):
+    for traffic in _drive(rough, num_steps=1500, steps_each=1, seed=[0]):
         assert traffic.gaps().min() > 0
         assert traffic.speed.min() >= 0
         assert (traffic.position[1:].min(0) < 0).all()  # the queue reaches past the start of the road
@@ -84,7 +86,7 @@ def test_nobody_collides_or_backs_up() -> None:
 
 def test_acceleration_stays_human() -> None:
     before = None
-    for traffic in _drive([Freeway()], num_steps=1000, steps_each=1, seed=0):
+    for traffic in _drive([Freeway()], num_steps=1000, steps_each=1, seed=[0]):
         now = traffic.speed[1:].copy(), traffic.vehicle.copy()
         if before is not None:
             change = (now[0] - before[0])[now[1] == before[1]] / 0.1
@@ -226,3 +228,37 @@ def test_simulate_says_what_is_wrong(arguments: dict[str, object], error: type[E
 def test_randomised_says_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="spread must be at most 0.5, got 0.6"):
         Freeway().randomised(0, spread=0.6)
+
+
+class TestWithoutAnEnd:
+    @pytest.fixture(autouse=True)
+    def short_legs(self, monkeypatch) -> None:
+        monkeypatch.setattr(module, "_LEG_S", 30.0)
+
+    def test_it_begins_as_the_recording_does(self) -> None:
+        recorded = simulate(duration_s=30, seed=3)
+        for step, moment in enumerate(itertools.islice(watch(seed=3), recorded.num_steps)):
+            there = recorded.present[0, step]
+            order, by_id = np.argsort(recorded.sensors[0, step][there]), np.argsort(moment.sensors)
+            np.testing.assert_array_equal(moment.sensors[by_id], recorded.sensors[0, step][there][order])
+            np.testing.assert_array_equal(moment.measurements[by_id], recorded.measurements[0, step][there][order])
+            np.testing.assert_array_equal(moment.state, recorded.state[0, step])
+
+    def test_pieces_join(self) -> None:
+        """Across three joins nobody jumps, and nobody who left comes back."""
+        left: set[int] = set()
+        before: dict[int, tuple[float, float]] = {}
+        for moment in itertools.islice(watch(seed=4), 600):
+            now = dict(zip(moment.sensors.tolist(), map(tuple, moment.measurements.tolist()), strict=True))
+            for vehicle in before.keys() & now.keys():
+                # Not further than the speeds before and after allow, as braking and accelerating are bounded.
+                travelled = now[vehicle][0] - before[vehicle][0]
+                assert abs(travelled - 0.1 * (before[vehicle][1] + now[vehicle][1])) < 0.6
+            left |= before.keys() - now.keys()
+            assert not left & now.keys()
+            before = now
+
+    def test_later_pieces_are_new_traffic(self) -> None:
+        moments = list(itertools.islice(watch(seed=5), 450))
+        first, second, third = ([moments[at].state[0] for at in range(150 * leg, 150 * leg + 150)] for leg in range(3))
+        assert first != second != third

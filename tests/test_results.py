@@ -19,6 +19,13 @@ def test_the_page_on_the_environment_quotes_the_race():
     assert RESULTS["race"]() in (ROOT / "docs/environment.md").read_text()
 
 
+def test_the_page_on_the_live_page_quotes_its_speed():
+    assert RESULTS["page"]() in (ROOT / "docs/page.md").read_text()
+    assert RESULTS["read"]("page")["ms"]["up"]["median"] < 1000
+    assert RESULTS["read"]("page")["updates per second"] > 4.9
+    assert RESULTS["read"]("page")["requests elsewhere"] == 0
+
+
 def test_ours_wins_the_race_of_record():
     """It has what the peer has after twenty minutes ten times sooner, by either clock and with every seed."""
     race = RESULTS["read"]("rl")

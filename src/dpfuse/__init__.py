@@ -13,11 +13,12 @@ if TYPE_CHECKING:
         FileRefused,
         LedgerRefused,
         MissingExtra,
+        ReleaseRefused,
         TrainingDiverged,
     )
     from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
     from dpfuse.policy import Design, ExactStep, load
-    from dpfuse.runtime import Entry, FusionCentre, Ledger
+    from dpfuse.runtime import Entry, FusionCentre, Ledger, RemoteEstimator
     from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -42,6 +43,8 @@ __all__ = [
     "LedgerRefused",
     "MissingExtra",
     "Optimisation",
+    "ReleaseRefused",
+    "RemoteEstimator",
     "Report",
     "TrainingDiverged",
     "Trajectories",
@@ -63,11 +66,12 @@ _HOME = {
         "FileRefused",
         "LedgerRefused",
         "MissingExtra",
+        "ReleaseRefused",
         "TrainingDiverged",
     ),
     "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
     "policy": ("Design", "ExactStep", "load"),
-    "runtime": ("Entry", "FusionCentre", "Ledger"),
+    "runtime": ("Entry", "FusionCentre", "Ledger", "RemoteEstimator"),
     "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }

@@ -27,3 +27,7 @@ class MissingExtra(DpfuseError):
 
 class LedgerRefused(DpfuseError):
     """A ledger is missing, locked, damaged, changed, rolled back or cannot be written; nothing may be released."""
+
+
+class ReleaseRefused(DpfuseError):
+    """What was received is no release, not one of this design, or does not follow from those before it."""

@@ -8,24 +8,33 @@ import typer
 
 from dpfuse.cli.account import account
 from dpfuse.cli.audit import audit
+from dpfuse.cli.broker import broker
 from dpfuse.cli.data import data
 from dpfuse.cli.demo import demo
+from dpfuse.cli.estimate import estimate
 from dpfuse.cli.evaluate import evaluate
 from dpfuse.cli.ledger import ledger
+from dpfuse.cli.live import live
 from dpfuse.cli.optimal import optimal
+from dpfuse.cli.replay import replay
+from dpfuse.cli.serve import serve
 from dpfuse.cli.simulate import simulate
+from dpfuse.cli.token import token
 from dpfuse.cli.train import train
 
 app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
     "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate, audit; `account` "
-    "tells what a budget means, `ledger` what was released and spent.",
+    "tells what a budget means, `ledger` what was released and spent. Live: start with `dpfuse live`; then token, "
+    "serve, broker, estimate, replay.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, simulate, data, train, evaluate, audit, account, optimal):
+for command in (demo, live, simulate, data, train, evaluate, audit, account, optimal):
+    app.command()(command)
+for command in (serve, token, broker, estimate, replay):
     app.command()(command)
 app.add_typer(ledger, name="ledger")
 

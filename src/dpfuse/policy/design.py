@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +13,8 @@ from numpy.typing import NDArray
 
 from dpfuse import _archive
 from dpfuse.errors import FileRefused
+from dpfuse.policy.estimator_file import export_estimator
+from dpfuse.policy.leaves import fingerprint_of, from_arrays, to_arrays
 from dpfuse.policy.step import Constants, Policy, make_policy
 from dpfuse.policy.structure import Structure
 from dpfuse.privacy.loss import charge_factor
@@ -58,10 +59,7 @@ class Design:
     @property
     def fingerprint(self) -> str:
         """A SHA-256 of everything that decides what is released, to bind a ledger to this design."""
-        digest = hashlib.sha256(repr((self.structure, self.guarantee, self.interval_s)).encode())
-        for name, array in sorted(_to_arrays(self.policy).items()):
-            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-        return digest.hexdigest()
+        return fingerprint_of((self.structure, self.guarantee, self.interval_s), self.policy)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the design: a zip of .npy arrays and metadata.json, without pickle."""
@@ -74,7 +72,13 @@ class Design:
             "training": self.training,
             "fingerprint": self.fingerprint,
         }
-        _archive.write(path, metadata, _to_arrays(self.policy))
+        _archive.write(path, metadata, to_arrays(self.policy))
+
+    def export_estimator(self, path: str | os.PathLike[str]) -> None:
+        """Write E alone, for whoever reads the releases, see `RemoteEstimator`: nothing of f and g is in the file."""
+        if self.guarantee is None:
+            raise ValueError("a design must have a guarantee to be released; the non-private floor has none")
+        export_estimator(self.policy, path)
 
 
 def load(path: str | os.PathLike[str]) -> Design:
@@ -97,11 +101,6 @@ def load(path: str | os.PathLike[str]) -> Design:
     return design
 
 
-def _to_arrays(policy: Policy) -> dict[str, NDArray[Any]]:
-    leaves = jax.tree_util.tree_leaves_with_path(policy)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
-
-
 def _from_arrays(structure: Structure, arrays: dict[str, NDArray[Any]]) -> Policy:
     constants = Constants(
         jnp.zeros(()),
@@ -109,13 +108,5 @@ def _from_arrays(structure: Structure, arrays: dict[str, NDArray[Any]]) -> Polic
         *(jnp.zeros(structure.num_states) for _ in range(2)),
     )
     blank = make_policy(structure, constants, key=jax.random.key(0))
-    expected = _to_arrays(blank)
-    shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-    if shapes != {name: (array.shape, array.dtype) for name, array in expected.items()}:
-        raise ValueError("its arrays do not fit its structure")
     # The floor alone has no budget.
-    infinite = "" if structure.is_private else "constants.squared_radius"
-    if not all(np.isfinite(array).all() for name, array in arrays.items() if name != infinite):
-        raise ValueError("its arrays must be finite")
-    leaves = [jnp.asarray(arrays[name]) for name in expected]
-    return cast(Policy, jax.tree.unflatten(jax.tree.structure(blank), leaves))
+    return from_arrays(blank, arrays, may_be_infinite="" if structure.is_private else "constants.squared_radius")

@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, overload
 
 import numpy as np
@@ -265,12 +266,13 @@ def _as_integers(name: str, values: ArrayLike, axes: str, ndim: int) -> Integers
 
 def _as_accounts(spent: Mapping[Any, Any], budget: int) -> dict[int, int]:
     """A copy with Python integers; no message shows an account."""
-    try:
-        accounts = {
-            _check.is_count("id", sensor, 0): _check.is_count("spent", cost, 0) for sensor, cost in spent.items()
-        }
-    except (TypeError, ValueError):
-        raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None
-    if any(cost > budget for cost in accounts.values()):
+    accounts = dict(spent)
+    is_whole = set(map(type, chain(accounts, accounts.values()))) <= {int}
+    if not is_whole or min(chain(accounts, accounts.values()), default=0) < 0:  # numpy's integers, or something wrong
+        try:
+            accounts = {_check.is_count("id", key, 0): _check.is_count("spent", cost, 0) for key, cost in spent.items()}
+        except (TypeError, ValueError):
+            raise ValueError("spent must map ids of 0 or more to whole numbers of 0 or more") from None
+    if max(accounts.values(), default=0) > budget:
         raise ValueError(f"spent must be at most the budget, {budget}, for every id")
     return accounts

@@ -23,6 +23,7 @@ from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
+from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
@@ -99,8 +100,9 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
-        # Once before the clock starts, as the first time takes a while.
-        add_noise(np.zeros(design.structure.dimension * len(self.streams), np.int64))
+        self._warm_up()
+        self.past: list[Published] = []
+        """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
@@ -196,6 +198,14 @@ class FusionCentre:
     def __repr__(self) -> str:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
 
+    def _warm_up(self) -> None:
+        """Make and compile everything before the clock starts: no step waits for it, nor others for its accounts."""
+        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
+        nobody = np.zeros(0, np.int64)
+        carry = self._step.init()  # with accounts of its own, and thrown away
+        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
+        self._step.estimate_many(carry, *self._released([]))
+
     def _close_step(self) -> tuple[int, Inbox]:
         with self._lock:
             step = self._now
@@ -208,10 +218,14 @@ class FusionCentre:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
         carry = self._step.init(self._accounts())
         rows = heapq.merge(*map(self._ledger.rows, self.streams), key=lambda row: row.step)
+        last = max(map(self._ledger.last_step, self.streams))
         for step, together in itertools.groupby(rows, key=lambda row: row.step):
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
-            carry, _ = self._step.follow(carry, *self._released(list(together)))
+            due = {row.stream: row for row in together}
+            carry, estimate = self._step.follow(carry, *self._released(list(due.values())))
+            if step > last - num_kept(len(self.streams)):
+                self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
 
     def _released(self, rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -243,8 +257,9 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
-def _published(rows: Sequence[Row], estimate: Estimate) -> list[Published]:
+def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
     def numbers(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    return [Published(*one) for one in zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)]
+    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    return [Published(row, mean, std) for row, mean, std in estimates if row is not None]

@@ -12,6 +12,7 @@ upstream.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -28,6 +29,7 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 _STEP_S = 0.1
+_LEG_S = 2700.0
 _WARM_UP_S = 400.0  # a wave needs less than half of it from the bottleneck to the start of the road
 _NOISE_HELD_S = 1.0
 _SMALLEST_GAP_M = 0.5
@@ -158,15 +160,50 @@ def simulate(
         remainder of its id in `sensors` by `num_lanes`; along a lane ids grow from vehicle to follower.
     """
     freeways = _one_each(Freeway() if freeway is None else freeway, num_runs)
+    steps_each, num_steps = _count_steps(duration_s, interval_s)
+    _check.is_count("seed", seed, minimum=0)
+    seen = _watch(freeways[0], _drive(freeways, num_steps, steps_each, [seed]))
+    return _to_trajectories(freeways[0], seen, (len(freeways), num_steps), interval_s)
+
+
+class Moment(NamedTuple):
+    """The section at one step: its density, and id, position and speed of every vehicle, as `simulate` has them."""
+
+    state: Floats
+    sensors: Ints
+    measurements: Floats
+
+
+def watch(freeway: Freeway | None = None, *, interval_s: float = 0.2, seed: int = 0) -> Iterator[Moment]:
+    """Traffic without an end, step by step, simulated as it is asked for; memory does not grow with time.
+
+    Every 45 minutes the drivers still to come and the course of the bottleneck are drawn anew; whoever is on the road
+    drives on. The first 45 minutes are those of `simulate` with that duration, interval and seed.
+    """
+    road = Freeway() if freeway is None else freeway
+    steps_each, num_steps = _count_steps(_LEG_S, interval_s)
+    start, end = road.section_start_m, road.section_start_m + road.section_m
+    traffic: _Traffic | None = None
+    for leg in itertools.count():
+        # Numbers that no run of `simulate` has.
+        entropy = [seed, leg, 1] if leg else [_check.is_count("seed", seed, minimum=0)]
+        for now in _drive([road], num_steps, steps_each, entropy, traffic):
+            traffic = now
+            vehicle, position, speed = _on_section(now, start, end)
+            density = np.array([len(vehicle) * (1000 / road.section_m)], np.float32)
+            # A single run has one row for each lane, which makes the number of a vehicle its id.
+            yield Moment(density, vehicle, np.stack([position - np.float32(start), speed], axis=-1))
+
+
+def _count_steps(duration_s: float, interval_s: float) -> tuple[int, int]:
+    """Steps of the simulation in each recorded one, and recorded steps."""
     steps_each = round(_check.is_positive("interval_s", interval_s) / _STEP_S)
     if steps_each < 1 or abs(steps_each * _STEP_S - interval_s) > 1e-9 * steps_each:
         raise ValueError(f"interval_s must be a multiple of {_STEP_S}, got {interval_s}")
     num_steps = round(_check.is_positive("duration_s", duration_s) / interval_s)
     if num_steps < 1:
         raise ValueError(f"duration_s must be at least interval_s, {interval_s}, got {duration_s}")
-    _check.is_count("seed", seed, minimum=0)
-    seen = _watch(freeways[0], _drive(freeways, num_steps, steps_each, seed))
-    return _to_trajectories(freeways[0], seen, (len(freeways), num_steps), interval_s)
+    return steps_each, num_steps
 
 
 def _one_each(freeway: Freeway | Sequence[Freeway], num_runs: int) -> list[Freeway]:
@@ -257,7 +294,7 @@ class _Traffic:
 
         self.road = np.float32(freeways[0].road_m)
         self.num_slots = num_slots
-        self.coming = drivers
+        self.coming, self.coming_from = drivers, np.zeros(drivers.length.shape[1], np.int64)
         self.drivers = _Drivers(*(column[:num_slots].copy() for column in drivers))
         self.braking = by_row("braking_mps2")
         self.rows = np.arange(len(self.braking))
@@ -268,6 +305,10 @@ class _Traffic:
         spacing = self.drivers.length + _equilibrium_gap(self.drivers, self.speed[1:])
         self.position[1:] = self.road - np.cumsum(spacing, axis=0)
         self.rear = np.empty_like(self.speed)
+
+    def go_on_with(self, drivers: _Drivers) -> None:
+        """Let these join the queue from now on."""
+        self.coming, self.coming_from = drivers, self.joined.copy()
 
     @property
     def first(self) -> tuple[Ints, Ints]:
@@ -325,7 +366,7 @@ class _Traffic:
         last = (slot - 1) % self.num_slots
         speed = self.speed[1 + last, row]
         rear = self.position[1 + last, row] - self.drivers.length[last, row]
-        joining = _Drivers(*(column[number, row] for column in self.coming))
+        joining = _Drivers(*(column[number - self.coming_from[row], row] for column in self.coming))
         for column, value in zip(self.drivers, joining, strict=True):
             column[slot, row] = value
         self.position[1 + slot, row] = rear - _equilibrium_gap(joining, speed)
@@ -334,19 +375,23 @@ class _Traffic:
         self.joined[row] += 1
 
 
-def _drive(freeways: Sequence[Freeway], num_steps: int, steps_each: int, seed: int) -> Iterator[_Traffic]:
-    """The traffic at each recorded step; it moves on when the next one is asked for."""
-    warm_up, hold = round(_WARM_UP_S / _STEP_S), round(_NOISE_HELD_S / _STEP_S)
+def _drive(
+    freeways: Sequence[Freeway], num_steps: int, steps_each: int, seed: Sequence[int], before: _Traffic | None = None
+) -> Iterator[_Traffic]:
+    """The traffic at each recorded step, fresh or from where it is; it moves on when the next one is asked for."""
+    warm_up, hold = round(_WARM_UP_S / _STEP_S) if before is None else 0, round(_NOISE_HELD_S / _STEP_S)
     total = warm_up + num_steps * steps_each
     # Even when all stand, the queue reaches back to the start of the road.
     num_slots = max(math.ceil(each.road_m / (each.vehicle_length_m + each.standstill_gap_m)) for each in freeways) + 5
     # No flow exceeds one vehicle per time gap.
     num_vehicles = 2 * num_slots + math.ceil(total * _STEP_S / min(each.time_gap_s for each in freeways))
-    rngs = [np.random.default_rng([seed, run]).spawn(3) for run in range(len(freeways))]
+    rngs = [np.random.default_rng([*seed, run]).spawn(3) for run in range(len(freeways))]
     drivers = [_draw_drivers(each, num_vehicles, rng[0]) for each, rng in zip(freeways, rngs, strict=True)]
     speeds = [_draw_bottleneck(each, total, rng[1]) for each, rng in zip(freeways, rngs, strict=True)]
-    columns = (np.concatenate(column, axis=1) for column in zip(*drivers, strict=True))
-    traffic = _Traffic(freeways, _Drivers(*columns), num_slots)
+    coming = _Drivers(*(np.concatenate(column, axis=1) for column in zip(*drivers, strict=True)))
+    traffic = _Traffic(freeways, coming, num_slots) if before is None else before
+    if before is not None:
+        before.go_on_with(coming)
     bottleneck_speed = np.concatenate(speeds, axis=1)
     noise = np.empty((num_slots, len(traffic.rows)), np.float32)
     shape = (num_slots, freeways[0].num_lanes)
@@ -376,12 +421,17 @@ def _watch(freeway: Freeway, traffic: Iterable[_Traffic]) -> _Sightings:
     start, end = freeway.section_start_m, freeway.section_start_m + freeway.section_m
     seen = []
     for now in traffic:
-        position = now.position[1:].ravel()
-        index = np.flatnonzero((position >= start) & (position < end))
-        seen.append((now.vehicle.ravel()[index], position[index], now.speed[1:].ravel()[index]))
+        seen.append(_on_section(now, start, end))
     vehicle, position, speed = (np.concatenate(each) for each in zip(*seen, strict=True))
     step = np.repeat(np.arange(len(seen)), [len(each[0]) for each in seen])
     return _Sightings(step, vehicle, position - np.float32(start), speed)
+
+
+def _on_section(traffic: _Traffic, start: float, end: float) -> tuple[Ints, Floats, Floats]:
+    """Number, position on the road and speed of those between start and end."""
+    position = traffic.position[1:].ravel()
+    index = np.flatnonzero((position >= start) & (position < end))
+    return traffic.vehicle.ravel()[index], position[index], traffic.speed[1:].ravel()[index]
 
 
 def _to_trajectories(freeway: Freeway, seen: _Sightings, shape: tuple[int, int], interval_s: float) -> Trajectories:

@@ -1,8 +1,8 @@
 """A ledger in PostgreSQL: several centres, each the one writer of its streams, debit the same sensors' accounts.
 
 Locks, always in this order, so that no two centres wait for each other: the accounts of a step, by id; then the chain
-of commits, which is held for three statements and the sync. The right to write a stream is a lock too, held by the
-connection for as long as it lives.
+of commits, which is held for two ways to the server and the sync. The right to write a stream is a lock too, held by
+the connection for as long as it lives.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,22 +22,22 @@ from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, as_ids
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
-from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile, read_head
+from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile
+from dpfuse.runtime.ledger.postgres_audit import head_path, read_known_head, write_new_head
+from dpfuse.runtime.ledger.postgres_schema import has_ledger, make_tables
 from dpfuse.runtime.ledger.postgres_store import (
+    ALL_ON,
     Address,
     Session,
     check_durable,
     check_private,
     connect,
     driver,
-    has_ledger,
-    make_tables,
-    reading,
     refusals,
     snapshot_of,
 )
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip
-from dpfuse.runtime.ledger.store import read_terms, sync_folder
+from dpfuse.runtime.ledger.store import read_terms
 from dpfuse.runtime.ledger.writer import Ledger
 
 if TYPE_CHECKING:
@@ -47,13 +46,14 @@ if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
 _WRITER_WAIT_S = 5.0
-_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s) ORDER BY sensor FOR NO KEY UPDATE"
+_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s::bigint[]) ORDER BY sensor FOR NO KEY UPDATE"
 _OPEN = (
     "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
 )
+# What does not fit is left out and counted. The table would refuse it too, and the server's log would show the row.
 _DEBIT = """
 UPDATE accounts SET spent = spent + debit.cost FROM unnest(%s::bigint[], %s::bigint[]) AS debit (id, cost)
-    WHERE sensor = debit.id
+    WHERE sensor = debit.id AND debit.cost <= %s - spent
 """
 # One array a column: one statement for all streams.
 _INSERT = f"""
@@ -63,7 +63,8 @@ INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
 """
 # Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
 _ALONE = """
-SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('fsync'), (
+SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes')], (
     SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS own (name, last)
     WHERE last <> coalesce((SELECT max(step) FROM releases WHERE stream = own.name), 0)
 )
@@ -93,6 +94,7 @@ class PostgresLedger(Ledger):
         self, address: Address, head: HeadFile, connection: Connection[Any], audit: Audit, streams: tuple[str, ...]
     ) -> None:
         """Use `create` or `open`."""
+        audit.streams = {name: audit.streams[name] for name in streams}
         self._session = Session(connection)
         super().__init__(address, head, cast(Any, self._session), audit)
         self._streams = streams
@@ -124,7 +126,7 @@ class PostgresLedger(Ledger):
                 if has_ledger(connection, address):
                     raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
                 target = head_path(terms.ledger_id, head)
-                _write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
+                write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
                 try:
                     make_tables(connection, address, terms)
                 except BaseException:  # nothing was released
@@ -180,7 +182,7 @@ class PostgresLedger(Ledger):
         for name in own:
             _check.is_one_of("streams", name, terms.streams)
         target = head_path(terms.ledger_id, head)
-        known = _read_known_head(target, address)
+        known = read_known_head(target, address)
         _claim(connection, address, terms, own)
         # From here on these streams stand still: the audit knows their last rows.
         with snapshot_of(connection) as snapshot:
@@ -221,6 +223,9 @@ class PostgresLedger(Ledger):
             if self._is_open and os.getpid() == self._process:
                 self._let_go()
 
+    def tidy(self) -> None:
+        """Nothing to do: the server looks after its log."""
+
     def close(self) -> None:
         """Let go of streams, accounts and connection; what was not committed is undone."""
         if self._is_open:
@@ -240,14 +245,14 @@ class PostgresLedger(Ledger):
         if len(spent) < len(sensors):
             # New accounts are a transaction of their own, for which nobody waits while holding one.
             self._let_go()
-            self._session.execute(_OPEN, ([sensor for sensor in sensors if sensor not in spent],))
+            self._session.execute(_OPEN, (_array(sensor for sensor in sensors if sensor not in spent),))
             spent = self._lock_those_there(sensors)
         self._held = frozenset(spent)
         return spent
 
     def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
-        _, found = self._session.at_once(("BEGIN", ()), (_LOCK, (sensors,)))
-        return dict(found.fetchall())
+        self._session.execute("BEGIN")
+        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall()) if sensors else {}
 
     def _let_go(self) -> None:
         self._held = frozenset()
@@ -258,51 +263,39 @@ class PostgresLedger(Ledger):
         """The one transaction: all that is in here is durable when it returns, or never was."""
         if not self._session.in_transaction or not self._held.issuperset(debits):
             self._lock(sorted(self._held.union(debits)))
-        self._debit_and_check(debits, [entry.stream for entry in entries])
+        self._check_and_debit(debits, [entry.stream for entry in entries])
         rows = self._draw(entries, left)
         number, tip = self._take_chain()
         number, tip = number + 1, next_tip(tip, number + 1, rows)
-        *_, ended = self._session.at_once(
+        self._session.commit_with(
             ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(sum(debits.values())))),
             (_INSERT, (number, *map(list, zip(*rows, strict=True)))),
-            ("COMMIT", ()),
         )
-        if ended.statusmessage != "COMMIT":  # a transaction that has failed is rolled back by it, without an error
-            raise driver().OperationalError("rolled back")
         self._advance(number, tip, rows)
         return rows
 
-    def _debit_and_check(self, debits: dict[int, int], streams: list[str]) -> None:
-        """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
+    def _check_and_debit(self, debits: dict[int, int], streams: list[str]) -> None:
+        """Add to the accounts, none past the budget, if server and streams are as they were."""
         lasts = [self._audit.streams[stream].last_step for stream in streams]
-        try:
-            if max(debits.values(), default=0) > self._mechanism.budget:
-                raise driver().errors.CheckViolation
-            found, changed = self._session.at_once(
-                (_ALONE, (streams, lasts)), (_DEBIT, (list(debits), list(debits.values())))
-            )
-        except driver().errors.CheckViolation:
+        [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
+        if settings != ["on"] * 3:
+            raise LedgerRefused(f"{self._address} may forget what it has committed; {ALL_ON}")
+        if backend != self._backend:
+            raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
+        if num_strange:
+            raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
+        values = _array(debits), _array(debits.values()), self._mechanism.budget
+        if debits and self._session.execute(_DEBIT, values).rowcount != len(debits):
             raise LedgerRefused(
                 f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
                 f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"
-            ) from None
-        [(backend, waits, syncs, num_strange)] = found.fetchall()
-        if (waits, syncs) != ("on", "on"):
-            raise LedgerRefused(
-                f"{self._address} may forget what it has committed; set fsync and synchronous_commit on"
             )
-        if backend != self._backend:
-            raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
-        if num_strange or changed.rowcount != len(debits):
-            raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
 
     def _take_chain(self) -> tuple[int, bytes]:
         """The last commit, anybody's; it stays the last until this transaction ends."""
-        # Two statements: the second sees what was committed while the first waited.
-        _, last = self._session.at_once(
-            ("SELECT pg_advisory_xact_lock(%s)", (_key(self.terms, "chain"),)),
-            ("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1", ()),
-        )
+        self._session.execute("SELECT pg_advisory_xact_lock(?)", (_key(self.terms, "chain"),))
+        # A statement of its own: it sees what was committed while the one before waited.
+        last = self._session.execute("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1")
         number, tip = last.fetchone() or (0, self.terms.first_tip)
         if number < self._audit.number or (number == self._audit.number and tip != self._audit.tip):
             raise LedgerRefused(f"{self._address} lost a commit; find out why before you go on")
@@ -319,80 +312,6 @@ class PostgresLedger(Ledger):
                 raise
 
 
-def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
-    """Read the whole ledger, also while its writers are at work; see `audit.verify`."""
-    address = Address.parse(where)
-    with reading(address) as (_, terms):
-        known = _read_known_head(head_path(terms.ledger_id, head), address)
-    # The head is older than what is read now: what was committed meanwhile is ahead of it.
-    with reading(address) as (snapshot, terms):
-        return check_rows(snapshot, address, terms, known)
-
-
-def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The rows from step `start` on, by step; for any role that may read what is public, and without a head file."""
-    with reading(Address.parse(where)) as (snapshot, terms):
-        if stream is not None:
-            _check.is_one_of("stream", stream, terms.streams)
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ANY(?) ORDER BY step, stream"
-        names = list(terms.streams) if stream is None else [stream]
-        yield from map(Row._make, snapshot.execute(query, (start, names)))
-
-
-def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
-    """Let this host write to a ledger that another one created: read all of it, and begin a head file.
-
-    Nothing here shows that the server was not rolled back before, unless a `tip` is named that it must have come to:
-    the one that `verify` tells on a host that has a head file.
-    """
-    address = Address.parse(where)
-    with reading(address) as (snapshot, terms):
-        audit = check_rows(snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip))
-        if (
-            tip not in (None, terms.first_tip)
-            and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall()
-        ):
-            raise LedgerRefused(f"{address} has never come to that tip: it was rolled back, or is another ledger")
-        target = head_path(terms.ledger_id, head)
-        _write_new_head(target, Head(terms.ledger_id, audit.number, audit.tip))
-        return target
-
-
-def head_path(ledger_id: str, named: str | os.PathLike[str] | None = None) -> Path:
-    """Where this host keeps the head of a ledger in PostgreSQL: as named, or by the ledger's id in the state folder.
-
-    That is the folder in DPFUSE_STATE, else `dpfuse` in XDG_STATE_HOME, else in ~/.local/state.
-    """
-    if named is not None:
-        return Path(named).resolve()
-    if not (folder := os.environ.get("DPFUSE_STATE")):
-        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        folder = os.path.join(state, "dpfuse")
-    return Path(folder).resolve() / f"{ledger_id}.head"
-
-
-def _write_new_head(path: Path, head: Head) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        file = SharedHeadFile(path, create=True)
-    except FileExistsError:
-        raise LedgerRefused(f"{path} is there already; it belongs to a ledger, so name another head file") from None
-    try:
-        file.write(head, sync=True)
-        sync_folder(path.parent)
-    finally:
-        file.close()
-
-
-def _read_known_head(path: Path, address: Address) -> Head:
-    if not path.exists():
-        raise LedgerRefused(
-            f"{path} is missing, so nothing shows that {address} was not rolled back; put the file back, or, on a host "
-            f"that is new to this ledger, run `dpfuse ledger join`"
-        )
-    return read_head(path)
-
-
 def _claim(connection: Connection[Any], address: Address, terms: Terms, streams: Collection[str]) -> None:
     """Become the one writer of these streams, for as long as the connection lives."""
     query = "SELECT key FROM unnest(%s::bigint[]) AS wanted (key) WHERE NOT pg_try_advisory_lock(key)"
@@ -406,6 +325,11 @@ def _claim(connection: Connection[Any], address: Address, terms: Terms, streams:
                 f"first"
             )
         time.sleep(0.02)
+
+
+def _array(integers: Iterable[int]) -> str:
+    """As PostgreSQL reads it; psycopg looks at each one several times."""
+    return f"{{{','.join(map(str, integers))}}}"
 
 
 def _key(terms: Terms, purpose: str) -> int:

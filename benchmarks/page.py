@@ -1,0 +1,109 @@
+"""The live page in headless Chromium, served by a real centre: how soon it is up, and how it keeps up."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _measure import summarise, write_results
+from live_step import make_design
+
+INTERVAL_S, VISITS, WATCHED_S = 0.2, 10, 20
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
+# When each step was drawn, in ms since the page was asked for.
+WATCH = """() => {
+  window.drawn = [];
+  new MutationObserver(() => window.drawn.push(performance.now()))
+    .observe(document.body, { attributeFilter: ["data-step"] });
+}"""
+
+
+def main() -> None:
+    """Measure and write results/page.json."""
+    import shutil
+
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium")
+    if program is None:
+        print("chromium is not here, so there is nothing to measure: apt-get install chromium", file=sys.stderr)
+        return
+    with centre() as address, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        visits = [visit(browser, address) for _ in range(VISITS + 1)][1:]  # the first one warms up the disk
+        keeping_up = watch(browser, address)
+        browser.close()
+    names = ("first paint", "up")
+    results = {
+        "setting": {"interval_s": INTERVAL_S, "visits": VISITS, "watched_s": WATCHED_S},
+        "ms": {name: summarise([one[name] / 1e3 for one in visits]).to_dict() for name in names},
+        "kilobytes": round(visits[0]["bytes"] / 1e3, 1),
+        "requests elsewhere": sum(one["elsewhere"] for one in visits),
+        **keeping_up,
+    }
+    write_results("page", results, packages=("fastapi", "uvicorn", "playwright"))
+
+
+@contextmanager
+def centre() -> Iterator[str]:
+    """A `dpfuse serve` of its own, and its address."""
+    from dpfuse.runtime.tokens import new_secret
+
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        dataclasses.replace(make_design("individual"), interval_s=INTERVAL_S).save(place / "road.dpfuse")
+        new_secret(place / "secret")
+        command = "from dpfuse.cli import main; main()"
+        options = ["--design", "road.dpfuse", "--ledger", "road.db", "--secret", "secret", "--port", "0"]
+        process = subprocess.Popen(
+            [sys.executable, "-c", command, "serve", *options], cwd=place, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip() + "/"
+        finally:
+            process.terminate()
+            process.wait(30)
+
+
+def visit(browser: Any, address: str) -> dict[str, float]:
+    """A new visitor, with an empty cache: first paint, and first release drawn, in ms since the page was asked for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    page.wait_for_selector("body[data-step]:not([data-step=''])")
+    up = page.evaluate("performance.getEntriesByName('up')[0].startTime")
+    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN")
+    sizes = page.evaluate("performance.getEntries().reduce((sum, one) => sum + (one.transferSize ?? 0), 0)")
+    context.close()
+    elsewhere = sum(not url.startswith(address) for url in asked)
+    return {"first paint": paint, "up": up, "bytes": sizes, "elsewhere": elsewhere}
+
+
+def watch(browser: Any, address: str) -> dict[str, Any]:
+    """How often the picture changes, and the gaps in between, for a page that is looked at."""
+    page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    page.goto(address)
+    page.wait_for_selector("body[data-step]:not([data-step=''])")
+    page.evaluate(WATCH)
+    time.sleep(WATCHED_S)
+    gaps = np.diff(page.evaluate("window.drawn")) / 1e3
+    page.context.close()
+    return {
+        "updates per second": round(float(1 / gaps.mean()), 3),
+        "ms between updates": summarise(list(gaps)).to_dict(),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""The centre over MQTT 5: reports from `dpfuse/<stream>/reports/<id>`, releases to `dpfuse/<stream>/releases`."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+from dpfuse.errors import MissingExtra
+from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
+from dpfuse.runtime.hub import Hub
+from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
+from dpfuse.runtime.tokens import Tokens
+
+try:
+    from paho.mqtt import client as paho
+    from paho.mqtt.packettypes import PacketTypes
+    from paho.mqtt.properties import Properties
+    from paho.mqtt.subscribeoptions import SubscribeOptions
+except ImportError as error:
+    raise MissingExtra("the centre needs paho-mqtt to be reached over MQTT: pip install 'dpfuse[live]'") from error
+
+if TYPE_CHECKING:
+    from dpfuse.runtime.centre import FusionCentre
+
+_TOPICS_AT_ONCE = 100
+_log = logging.getLogger(__name__)
+
+
+class Bridge:
+    """Carries reports from a broker to the centre, and releases from the hub to the broker.
+
+    **Guarantees**
+        - A report is acknowledged when the centre has it in its inbox; what becomes of it there tells nobody.
+        - A broker that is away, slow or killed holds up neither the centre nor anybody over HTTP. When it is back,
+          what it missed is published, the same bytes, and the last release of each stream is retained again.
+        - No payload can stop it, and nothing of one is logged.
+
+    Args:
+        ca: a file with the certificates to trust, for a broker that speaks TLS.
+    """
+
+    def __init__(
+        self, centre: FusionCentre, hub: Hub, tokens: Tokens, host: str, port: int, *, ca: str | None = None
+    ) -> None:
+        self._centre, self._hub, self._tokens = centre, hub, tokens
+        self._next = {stream: max(hub.last_step(stream), 1) for stream in hub.streams}
+        self._is_connected, self._is_stopped, self._is_refused = threading.Event(), False, False
+        self._lock = threading.Lock()
+        self._client = self._make_client(ca)
+        self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
+        self._publisher = threading.Thread(target=self._publish_all, name="dpfuse-mqtt", daemon=True)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._is_connected.is_set()
+
+    def start(self) -> None:
+        """Connect, now or whenever the broker is there, and stay so."""
+        self._client.loop_start()
+        self._publisher.start()
+
+    def stop(self) -> None:
+        self._is_stopped = True
+        self._is_connected.set()  # whoever waits for it sees that it is over
+        self._publisher.join(5)
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def take(self, topic: str, payload: bytes) -> None:
+        """Hand one message to the centre, if the sensor whose token is in it wrote it to its own topic."""
+        if len(payload) > MAX_REPORT:
+            return
+        message = read_json(payload)
+        sensor, report = self._tokens.sensor_of(token_of(message)), as_report(message)
+        if sensor is None or report is None or topic != f"dpfuse/{report.stream}/reports/{sensor}":
+            return
+        self._centre.receive(report.stream, sensor, report.step, report.values)
+
+    def _make_client(self, ca: str | None) -> paho.Client:
+        # One session for these streams: what comes while the centre restarts waits for it.
+        name = hashlib.sha256("/".join(self._hub.streams).encode()).hexdigest()[:16]
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
+        client.username_pw_set(CENTRE, self._tokens.password(CENTRE))
+        if ca is not None:
+            client.tls_set(ca)
+        client.reconnect_delay_set(1, 4)
+        client.max_inflight_messages_set(INFLIGHT)
+        client.max_queued_messages_set(max(INFLIGHT, 4 * len(self._hub.streams)))
+        client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_message = self._on_message
+        return client
+
+    def _on_connect(self, client: paho.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
+        if reason.is_failure:
+            if not self._is_refused:
+                _log.warning("the broker refuses the centre: %s; is it set up with the same secret?", reason)
+            self._is_refused = True
+            return
+        self._is_refused = False
+        options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
+        topics = [(f"dpfuse/{stream}/reports/+", options) for stream in self._hub.streams]
+        for first in range(0, len(topics), _TOPICS_AT_ONCE):
+            client.subscribe(topics[first : first + _TOPICS_AT_ONCE])
+        with self._lock:  # a broker that was started anew has no retained release
+            for stream in self._next:
+                self._next[stream] = max(min(self._next[stream], self._hub.last_step(stream)), 1)
+        self._is_connected.set()
+
+    def _on_disconnect(self, *_: Any) -> None:
+        if not self._is_stopped:
+            self._is_connected.clear()
+
+    def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
+        try:
+            self.take(message.topic, message.payload)
+        except Exception as error:  # its text may hold a value
+            _log.error("%s while a report was taken", type(error).__name__)
+        client.ack(message.mid, message.qos)
+
+    def _publish_all(self) -> None:
+        """Until it is stopped: whatever the hub has and the broker has not."""
+        while not self._is_stopped:
+            self._is_connected.wait()
+            number = self._hub.number
+            is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
+            self._hub.wait(number, 1.0 if is_done else 0.05)
+            if self._hub.is_closed:
+                return
+
+    def _publish_stream(self, stream: str) -> bool:
+        """Whether all that was there is on its way; else the client's queue is full."""
+        while rows := self._hub.rows(stream, self._next[stream]):
+            for row in rows:
+                sent = self._client.publish(f"dpfuse/{stream}/releases", release_message(row), qos=1, retain=True)
+                if sent.rc == paho.MQTT_ERR_QUEUE_SIZE or not self.is_connected:
+                    return False
+                with self._lock:
+                    self._next[stream] = max(row.step + 1, self._next[stream])
+        return True
+
+
+def _properties() -> Properties:
+    properties = Properties(PacketTypes.CONNECT)
+    properties.SessionExpiryInterval = SESSION_S
+    properties.ReceiveMaximum = INFLIGHT
+    return properties

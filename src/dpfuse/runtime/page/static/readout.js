@@ -1,0 +1,105 @@
+// The numbers of the page: the estimate at large, the facts beside it, the table, and a sentence for screen readers.
+
+import { clock, digitsFor, fixed, significant } from "./text.js";
+
+const SPREAD = 1.96;
+const TABLE_ROWS = 12;
+const ERROR_STEPS = 300;
+const TABLE_MS = 1000;
+
+export function makeReadout(settings, view, history) {
+  const { is_replay: isReplay, interval_s: interval, horizon, budget } = settings;
+  const isTotal = settings.accounting === "total";
+  const byId = (id) => document.getElementById(id);
+  const show = (id, text) => {
+    const element = byId(id);
+    if (element.textContent !== text) element.textContent = text;
+  };
+  const at = (values) => values?.[view.coordinate] ?? null;
+  let tableDueAt = 0;
+
+  byId("budget-fact").hidden = !isTotal;
+  byId("table-panel").addEventListener("toggle", () => {
+    tableDueAt = 0;
+    draw();
+  });
+  show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
+  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
+
+  function draw() {
+    const label = settings.labels[view.coordinate];
+    show("quantity", label.name);
+    show("unit", label.unit);
+    document.title = `${label.name} · dpfuse live`;
+    const point = history.newest(1)[0];
+    if (!point) {
+      for (const id of ["mean", "spread", "step", "loss", "budget", "error", "reports", "latency"]) show(id, "–");
+      show("band", "Waiting for the first release.");
+      byId("table-body").replaceChildren();
+      return;
+    }
+    const half = SPREAD * at(point.std);
+    const digits = digitsFor(half);
+    show("mean", fixed(at(point.mean), digits));
+    show("spread", fixed(half, digits));
+    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
+    show("step", point.step.toLocaleString("en"));
+    show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
+    show("loss", significant(point.loss));
+    if (isTotal) {
+      show("budget", significant(point.budget_left));
+      show("budget-note", `of ${significant(budget)}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
+      byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
+    }
+    if (isReplay) drawReplay(point, digits);
+    if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
+  }
+
+  function drawReplay(point, digits) {
+    const recent = history.newest(ERROR_STEPS).filter((one) => one.error);
+    const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
+    show("error", fixed(at(point.error), digits));
+    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${clock(recent.length * interval)}` : "");
+    show("reports", fixed(point.reports, 0));
+    show("latency", point.latency_ms === null ? "–" : `${significant(point.latency_ms)} ms`);
+    show("latency-note", `of ${fixed(1000 * interval, 0)} ms`);
+  }
+
+  function drawTable(digits) {
+    tableDueAt = performance.now() + TABLE_MS;
+    const columns = [
+      ["Step", (one) => one.step.toLocaleString("en")],
+      ["Estimate", (one) => fixed(at(one.mean), digits)],
+      ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
+      ...(isReplay ? [["Truth", (one) => fixed(at(one.truth), digits)], ["Error", (one) => fixed(at(one.error), digits)]] : []),
+      ["Released", (one) => one.release.map((entry) => fixed(entry, 2)).join(", ")],
+      ["Weight", (one) => significant(one.weight)],
+      ["Loss", (one) => significant(one.loss)],
+      ...(isTotal ? [["Budget left", (one) => significant(one.budget_left)]] : []),
+      ...(isReplay ? [["Reports", (one) => fixed(one.reports, 0)], ["Tick, ms", (one) => significant(one.latency_ms)]] : []),
+    ];
+    const cell = (kind, text, scope) => {
+      const element = Object.assign(document.createElement(kind), { textContent: text });
+      if (scope) element.scope = scope;
+      return element;
+    };
+    byId("table-head").replaceChildren(...columns.map(([title]) => cell("th", title, "col")));
+    byId("table-body").replaceChildren(...history.newest(TABLE_ROWS).map((one) => {
+      const row = document.createElement("tr");
+      row.append(...columns.map(([, text], index) => (index ? cell("td", text(one)) : cell("th", text(one), "row"))));
+      return row;
+    }));
+  }
+
+  /** What somebody who does not see the charts is told now and then. */
+  function sentence() {
+    const point = history.newest(1)[0];
+    if (!point) return "";
+    const label = settings.labels[view.coordinate];
+    const digits = digitsFor(SPREAD * at(point.std));
+    const left = isTotal ? ` ${fixed((100 * point.budget_left) / budget, 0)} percent of the budget left.` : "";
+    return `Step ${point.step}: ${label.name} ${fixed(at(point.mean), digits)} plus or minus ${fixed(SPREAD * at(point.std), digits)} ${label.unit}.${left}`;
+  }
+
+  return { draw, sentence };
+}

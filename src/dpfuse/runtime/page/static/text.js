@@ -1,0 +1,42 @@
+// Numbers and times as people read them.
+
+const formats = new Map();
+
+/** A number with that many digits after the point. */
+export function fixed(value, digits) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  const places = Math.min(Math.max(digits, 0), 12);
+  if (!formats.has(places)) {
+    formats.set(places, new Intl.NumberFormat("en", { minimumFractionDigits: places, maximumFractionDigits: places }));
+  }
+  return formats.get(places).format(value).replace("-", "−");
+}
+
+/** How many digits after the point leave two significant ones. */
+export function digitsFor(size) {
+  return size > 0 && Number.isFinite(size) ? 1 - Math.floor(Math.log10(size)) : 2;
+}
+
+/** A number with so many significant digits: 0.00042, 1.50, 231. */
+export function significant(value, count = 3) {
+  if (value === 0) return "0";
+  if (value === null || value === undefined || !Number.isFinite(value)) return "–";
+  if (Math.abs(value) < 1e-4) return value.toExponential(count - 1).replaceAll("-", "−");
+  return fixed(value, count - 1 - Math.floor(Math.log10(Math.abs(value))));
+}
+
+/** Seconds as 4:05 or 1:04:05, with tenths where they are asked for. */
+export function clock(seconds, hasTenths = false) {
+  const tenths = Math.round(10 * seconds);
+  const whole = Math.floor(tenths / 10);
+  const pad = (number) => String(number).padStart(2, "0");
+  const hours = Math.floor(whole / 3600);
+  const minutes = Math.floor(whole / 60) % 60;
+  const text = hours ? `${hours}:${pad(minutes)}:${pad(whole % 60)}` : `${minutes}:${pad(whole % 60)}`;
+  return hasTenths ? `${text}.${tenths % 10}` : text;
+}
+
+/** A length of time in words: 20 s, 5 min. */
+export function duration(seconds) {
+  return seconds >= 60 ? `${fixed(seconds / 60, seconds % 60 ? 1 : 0)} min` : `${fixed(seconds, seconds % 1 ? 1 : 0)} s`;
+}

@@ -1,0 +1,158 @@
+"""A whole centre in one process: ledger, ticker, hub, HTTP in the main thread, and a bridge to a broker if wanted."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dpfuse.errors import DpfuseError, MissingExtra
+from dpfuse.runtime.centre import FusionCentre
+from dpfuse.runtime.hub import Hub
+from dpfuse.runtime.ledger import open_ledger, public_rows
+from dpfuse.runtime.messages import check_stream_name
+from dpfuse.runtime.ticker import Ticker
+from dpfuse.runtime.tokens import Tokens
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from dpfuse.policy.design import Design
+
+# A peer that acknowledges nothing for so long is cut off by the kernel.
+_UNHEARD_MS = 30_000
+
+
+class Listen(NamedTuple):
+    """Where a centre is reached.
+
+    Attributes:
+        host, port: of HTTP; port 0 is any that is free.
+        tls_cert, tls_key: to speak HTTPS.
+        mqtt: the broker, as "host:port"; None for none.
+        mqtt_ca: the certificates to trust, if it speaks TLS.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8765
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    mqtt: str | None = None
+    mqtt_ca: Path | None = None
+
+
+def run_centre(
+    design: Design,
+    ledger: str,
+    tokens: Tokens,
+    listen: Listen,
+    *,
+    streams: Sequence[str] | None = None,
+    interval_s: float | None = None,
+    delay_s: float | None = None,
+    is_replay: bool = False,
+    labels: Sequence[str] = (),
+    announce: Callable[[str], object] = print,
+) -> None:
+    """Serve until SIGINT or SIGTERM; the main thread of a process.
+
+    Raises:
+        LedgerRefused: the ledger cannot be opened, or failed on the way: nothing was released after that.
+    """
+    from dpfuse.runtime.http import make_app
+
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    names = None if streams is None else [check_stream_name(name) for name in streams]
+    broker = _parse_address(listen.mqtt)
+    with ExitStack() as stack:
+        listener = stack.enter_context(_bind(listen.host, listen.port))
+        book = stack.enter_context(open_ledger(ledger, design, names, create=True))
+        centre = FusionCentre(design, book)
+        hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
+        errors: list[BaseException] = []
+        ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
+        app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)
+        server = _make_server(app, listen, hub, lambda: bool(errors))
+        if broker is not None:
+            from dpfuse.runtime.mqtt import Bridge
+
+            bridge = Bridge(centre, hub, tokens, *broker, ca=None if listen.mqtt_ca is None else str(listen.mqtt_ca))
+            bridge.start()
+            stack.callback(bridge.stop)
+        ticker.start()
+        stack.callback(ticker.stop)
+        scheme = "http" if listen.tls_cert is None else "https"
+        announce(f"{scheme}://{listen.host}:{listener.getsockname()[1]}")
+        with _signals_end_quietly():
+            server.run(sockets=[listener])
+    if errors:
+        error = errors[0]
+        if isinstance(error, DpfuseError):
+            raise error
+        raise DpfuseError(f"the centre stopped: {type(error).__name__} in a step; nothing was released after it")
+
+
+def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[], bool]) -> Any:
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("a centre needs uvicorn to be reached over HTTP: pip install 'dpfuse[live]'") from error
+
+    class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            return await super().on_tick(counter) or has_failed()
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            hub.close()  # streams of events end, or nobody would ever leave
+            await super().shutdown(sockets)
+
+    return Server(
+        uvicorn.Config(
+            app,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            ssl_certfile=listen.tls_cert,
+            ssl_keyfile=listen.tls_key,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=3,
+            lifespan="off",
+            ws="none",
+            h11_max_incomplete_event_size=16 * 1024,
+        )
+    )
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A socket that listens already: whoever has the address may connect, and waits for the first step."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=1024)
+    with suppress(AttributeError, OSError):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
+    return listener
+
+
+def _parse_address(text: str | None) -> tuple[str, int] | None:
+    if text is None:
+        return None
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
+@contextmanager
+def _signals_end_quietly() -> Iterator[None]:
+    """The server stops at SIGINT and SIGTERM and then raises them again: here that is the end of the work, exit 0."""
+    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

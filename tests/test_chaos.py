@@ -1,0 +1,219 @@
+"""A whole centre under load, killed and cheated: what was published stays true, and nothing more is released."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from dpfuse.runtime.ledger import create_ledger, public_rows, verify
+from live_centre import INTERVAL_S, Sensors, Site, Subscriber, check_told, largest_share
+from postgres_server import Server
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DPFUSE_STATE", str(tmp_path_factory.mktemp("state")))
+        server = Server()
+        yield server
+        server.remove()
+
+
+@pytest.fixture
+def make_site(tmp_path, request):
+    def make(kind: str, *streams: str) -> Site:
+        if kind == "sqlite":
+            return Site(tmp_path, tmp_path / "ledger.db", *streams)
+        schema = "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:60]
+        return Site(tmp_path, request.getfixturevalue("server").url(schema), *streams)
+
+    return make
+
+
+def wait_for(condition, timeout_s=30):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to it"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_twenty_kills_of_a_centre(make_site, kind):
+    """Most of them while it serves, some while it starts; sensors and subscriber are there all the time."""
+    site, rng = make_site(kind), np.random.default_rng(3)
+    with Sensors(site) as sensors, Subscriber(site) as subscriber:
+        for kill in range(20):
+            with site.start() as centre:
+                if kill % 5:
+                    centre.wait_until_up()
+                time.sleep(rng.uniform(0, 2))
+                assert centre.kill() == -9
+        before, sent = site.last_step(), sensors.num_sent
+        with site.start() as centre:
+            centre.wait_until_up()
+            wait_for(lambda: max(subscriber.told, default=0) > before + 10)  # the stream goes on
+            assert centre.stop() == 0 and centre.errors == ""
+    assert sensors.num_sent > sent
+    check_told(site, subscriber)
+    assert largest_share(site) > 0.05
+
+
+def test_the_check_of_what_was_told_can_fail(make_site):
+    site = make_site("sqlite")
+    with Sensors(site), Subscriber(site) as subscriber, site.start() as centre:
+        wait_for(lambda: len(subscriber.told) > 5, 60)
+        assert centre.stop() == 0
+    check_told(site, subscriber)
+    step = min(subscriber.told)
+    good = subscriber.told[step]
+    for wrong in ({"release": [0, 0]}, {"hash": "00"}, {"fusion_weight": 1}):
+        subscriber.told[step] = good | wrong
+        with pytest.raises(AssertionError):
+            check_told(site, subscriber)
+    del subscriber.told[step]
+    with pytest.raises(AssertionError):
+        check_told(site, subscriber)
+
+
+def refused_at_start(site, message):
+    """A centre that ends by itself, says why in one line, and releases nothing."""
+    with site.start() as centre:
+        assert centre.wait() == 1
+        assert message in centre.errors and centre.errors.count("\n") == 1, centre.errors
+
+
+def serve_some(site, num_steps=5):
+    with Sensors(site), Subscriber(site, site.streams[0]) as subscriber, site.start() as centre:
+        wait_for(lambda: len(subscriber.told) >= num_steps, 60)
+        assert centre.stop() == 0
+    return subscriber
+
+
+@contextmanager
+def mounted(folder, options):
+    folder.mkdir()
+    if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here; run the tests as root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_stops_the_centre(tmp_path):
+    """In the middle of its work; with room again it goes on from what it told."""
+    with mounted(tmp_path / "disk", "size=2m") as disk:
+        site = Site(tmp_path, disk / "ledger.db")
+        with Sensors(site), Subscriber(site) as subscriber:
+            with site.start() as centre:
+                wait_for(lambda: len(subscriber.told) > 5, 60)
+                padding = disk / "padding"
+                padding.write_bytes(bytes(shutil.disk_usage(disk).free - 16384))
+                assert centre.wait() == 1
+                assert "the disk is full; make room" in centre.errors and "Traceback" not in centre.errors
+            stopped = max(subscriber.told)
+            padding.unlink()
+            with site.start() as centre:
+                wait_for(lambda: max(subscriber.told) > stopped + 5, 60)
+                assert centre.stop() == 0
+        check_told(site, subscriber)
+
+
+def test_a_read_only_disk_is_refused(tmp_path):
+    with mounted(tmp_path / "disk", "size=2m") as disk:
+        site = Site(tmp_path, disk / "ledger.db")
+        serve_some(site)
+        subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
+        refused_at_start(site, "may not be written to; make file and folder writable")
+
+
+def test_a_ledger_that_was_rolled_back_is_refused(make_site):
+    site = make_site("sqlite")
+    serve_some(site)
+    shutil.copy2(site.ledger, site.folder / "backup")
+    serve_some(site, 15)
+    shutil.copy2(site.folder / "backup", site.ledger)
+    refused_at_start(site, "that its head file names: it was rolled back, cut short or replaced")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_second_centre_is_refused_and_the_first_goes_on(make_site, kind):
+    site = make_site(kind)
+    with Sensors(site), Subscriber(site) as subscriber, site.start() as first:
+        wait_for(lambda: len(subscriber.told) > 5, 60)
+        second = Site(site.folder, site.ledger)
+        refused_at_start(second, "has a writer already")
+        before = max(subscriber.told)
+        wait_for(lambda: max(subscriber.told) > before + 5)
+        assert first.stop() == 0
+    check_told(site, subscriber)
+
+
+def test_two_centres_with_a_stream_each_share_the_sensors(make_site):
+    """On one ledger in PostgreSQL, the same sensors at both: no budget is passed, neither waits for ever."""
+    sites = [make_site("postgres", name) for name in ("north", "south")]
+    create_ledger(sites[0].ledger, sites[0].design, ["north", "south"]).close()
+    with Sensors(sites[0]), Sensors(sites[1]):
+        with Subscriber(sites[0], "north") as north, Subscriber(sites[1], "south") as south:
+            with sites[0].start() as first, sites[1].start() as second:
+                wait_for(lambda: min(len(north.told), len(south.told)) > 50, 90)
+                assert (first.stop(), second.stop()) == (0, 0)
+    for site, subscriber in zip(sites, (north, south), strict=True):
+        check_told(site, subscriber)
+    largest_share(sites[0])
+
+
+def test_a_server_that_goes_away_stops_the_centre(tmp_path):
+    server = Server()
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("DPFUSE_STATE", str(tmp_path / "state"))
+            site = Site(tmp_path, server.url())
+            with Sensors(site), Subscriber(site) as subscriber:
+                with site.start() as centre:
+                    wait_for(lambda: len(subscriber.told) > 5, 60)
+                    server.kill()
+                    assert centre.wait() == 1
+                    assert "check server and network, then open the ledger again" in centre.errors
+                refused_at_start(site, "cannot be reached")
+                server.start()
+                before = max(subscriber.told)
+                with site.start() as centre:
+                    wait_for(lambda: max(subscriber.told) > before + 5, 60)
+                    assert centre.stop() == 0
+            check_told(site, subscriber)
+    finally:
+        server.remove()
+
+
+# What a program sees of a wall clock that jumps by hours, in both directions, several times a second.
+JUMPS = """
+import random, time
+for name, scale in (("time", 1), ("time_ns", 10**9)):
+    def jumping(real=getattr(time, name), scale=scale):
+        return real() + scale * random.choice((-7200, -1, 0, 1, 86400))
+    setattr(time, name, jumping)
+"""
+
+
+def test_a_wall_clock_that_jumps_moves_no_release(make_site):
+    """Ticks are by the monotonic clock: as many as there are intervals, none skipped."""
+    site = make_site("sqlite")
+    with Sensors(site), Subscriber(site) as subscriber, site.start(JUMPS) as centre:
+        wait_for(lambda: len(subscriber.told) > 5, 60)
+        before, started = max(subscriber.told), time.monotonic()
+        time.sleep(30 * INTERVAL_S)
+        num_steps, passed_s = max(subscriber.told) - before, time.monotonic() - started
+        assert centre.stop() == 0
+    check_told(site, subscriber)
+    assert abs(num_steps - passed_s / INTERVAL_S) < 5
+    steps = [row.step for row in public_rows(site.ledger)]
+    assert len(steps) >= 0.8 * max(steps) and verify(site.ledger).number == len(steps)

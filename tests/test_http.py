@@ -1,0 +1,523 @@
+"""The centre over HTTP: the same answer for every report, nothing before its time, limits, and nobody held up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+
+import httpx
+import pytest
+
+from conftest import make_design
+from dpfuse.privacy import gdp_epsilon
+from dpfuse.runtime import events as events_module
+from dpfuse.runtime import http as http_module
+from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
+from dpfuse.runtime.tokens import Tokens, new_secret
+from wire import (
+    JSON,
+    Recorder,
+    address_of,
+    call,
+    command,
+    events,
+    following,
+    make_report,
+    rig,
+    serving,
+    wait_for,
+)
+
+CANARY = 271828.1828
+
+
+@pytest.fixture
+def live(tmp_path):
+    with rig(tmp_path) as parts:
+        yield parts
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """With a recorder in the centre's place."""
+    with rig(tmp_path, centre=Recorder()) as parts:
+        yield parts
+
+
+class TestReports:
+    def test_reports_reach_the_centre_with_the_id_of_their_token(self, recorded):
+        answer = recorded.send(recorded.report(7, [1.5, -2], step=3), recorded.report(8, [0, 0], "other"))
+        assert (answer.status_code, answer.json()) == (202, {"received": 2, "refused": []})
+        assert recorded.centre.got == [("main", 7, 3, [1.5, -2]), ("other", 8, 1, [0, 0])]
+
+    def test_one_bad_message_costs_no_other_in_its_batch(self, recorded):
+        good = [recorded.report(sensor) for sensor in range(4)]
+        forged = recorded.report(1) | {"token": recorded.tokens.issue(2)[:-1] + "x"}
+        batch = [good[0], forged, None, 3, "text", [], {}, good[1], {"token": 5}, good[2] | {"values": "NaN"}, good[3]]
+        answer = recorded.send(*batch)
+        assert answer.json() == {"received": 4, "refused": [1, 2, 3, 4, 5, 6, 8]}
+        assert [sensor for _, sensor, *_ in recorded.centre.got] == [0, 1, 3]
+
+    def test_numbers_that_json_or_doubles_do_not_know_cost_their_own_report_alone(self, recorded):
+        texts = [
+            json.dumps(recorded.report(sensor)).replace("0.5, -0.5", values)
+            for sensor, values in enumerate(["NaN, 1", "1e999, 1", "1, 1", "-Infinity, 1"])
+        ]
+        answer = recorded.call("POST", "/v1/reports", content=f'{{"reports": [{", ".join(texts)}]}}', headers=JSON)
+        assert answer.json() == {"received": 4, "refused": []}
+        assert recorded.centre.got[2] == ("main", 2, 1, [1, 1])
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_every_report_with_a_right_token_gets_the_same_bytes(self, tmp_path, accounting):
+        """Whatever the centre knows: in time, late, early, double, unknown, garbage, or of a sensor that is spent."""
+        options = {"horizon": None, "expected_stay": 1.0} if accounting == "individual" else {}
+        with rig(tmp_path, make_design(accounting, spread=1.0, budget=1e-4, **options)) as live:
+            for _ in range(4):
+                live.send(live.report(5, [1, 1], step=live.centre.now))
+                live.tick()
+            now = live.centre.now
+            kinds = [
+                live.report(7, step=now),
+                live.report(7, step=now),  # double
+                live.report(7, [0.1, 0.2], step=now),  # double, and another
+                live.report(5, step=now),  # has spent its account
+                live.report(8, step=now + 1),
+                live.report(8, step=now - 1),
+                live.report(8, step=-(2**70)),
+                live.report(8, step=2**70),
+                live.report(8, stream="nowhere"),
+                live.report(8, [CANARY, 1e308], step=now),
+                live.report(9, [], step=now),
+                live.report(9, [1] * 100, step=now),
+                live.report(9, step=now) | {"values": {"a": CANARY}},
+                live.report(9, step=now) | {"values": [[[[]]]], "stream": None, "step": "x"},
+                {"token": live.tokens.issue(9)},
+            ]
+            answers = [live.send(report) for report in kinds]
+            assert len({(answer.status_code, answer.content, str(answer.headers)) for answer in answers}) == 1
+            assert answers[0].json() == {"received": 1, "refused": []}
+            live.tick()
+            assert [live.send(report).content for report in kinds] == [answers[0].content] * len(kinds)
+
+    def test_what_is_sent_in_time_counts_and_what_is_late_does_not(self, tmp_path, monkeypatch):
+        """Without noise, to see it."""
+        monkeypatch.setattr("dpfuse.privacy.release.add_noise", lambda values: values)
+        sums = {}
+        for name in ("in time", "a step ahead", "late", "nothing"):
+            (tmp_path / name).mkdir()
+            with rig(tmp_path / name) as live:
+                reports = {"in time": (1, 1), "a step ahead": (1, 2), "late": (2, 1)}
+                for now in (1, 2, 3):
+                    if reports.get(name, (0, 0))[0] == now:
+                        live.send(live.report(7, [1, 1], step=reports[name][1]))
+                    live.tick()
+                sums[name] = [any(row.to_release().value) for row in live.hub.rows("main")]
+        assert sums["in time"] == [True, False, False] and sums["a step ahead"] == [False, True, False]
+        assert sums["late"] == sums["nothing"] == [False] * 3
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        ("method", "path", "options", "status", "code"),
+        [
+            (
+                "POST",
+                "/v1/reports",
+                {"content": f"{CANARY}", "headers": {"content-type": "text/plain"}},
+                415,
+                "not_json",
+            ),
+            ("POST", "/v1/reports", {"content": f"{CANARY}"}, 415, "not_json"),
+            ("POST", "/v1/reports", {"content": f'{{"{CANARY}', "headers": JSON}, 400, "not_json"),
+            ("POST", "/v1/reports", {"content": b"\xff\xfe", "headers": JSON}, 400, "not_json"),
+            ("POST", "/v1/reports", {"content": b"[" * 400_000, "headers": JSON}, 400, "not_json"),
+            ("POST", "/v1/reports", {"content": b"", "headers": JSON}, 400, "not_json"),
+            ("POST", "/v1/reports", {"json": [CANARY]}, 422, "not_reports"),
+            ("POST", "/v1/reports", {"json": {"reports": CANARY}}, 422, "not_reports"),
+            ("POST", "/v1/reports", {"json": {"reports": [CANARY] * (MAX_BATCH + 1)}}, 413, "too_many_reports"),
+            ("POST", "/v1/reports", {"content": b" " * (MAX_BODY + 1), "headers": JSON}, 413, "too_large"),
+            ("GET", f"/v1/streams/{CANARY}/releases", {}, 404, "unknown_stream"),
+            ("GET", f"/v1/streams/{CANARY}/releases/events", {}, 404, "unknown_stream"),
+            ("GET", f"/v1/streams/main/releases?start={CANARY}", {}, 422, "not_as_described"),
+            ("GET", "/v1/streams/main/releases?start=0", {}, 422, "not_as_described"),
+            ("GET", f"/v1/streams/main/releases?start={2**63}", {}, 422, "not_as_described"),
+            ("GET", "/v1/streams/main/releases?limit=1001", {}, 422, "not_as_described"),
+            ("GET", f"/{CANARY}", {}, 404, "not_found"),
+            ("GET", "/v1/reports", {}, 405, "method_not_allowed"),
+            ("DELETE", "/v1/streams/main/releases", {}, 405, "method_not_allowed"),
+            ("POST", "/v1/replay/truth", {"json": {"stream": "main", "step": 1, "state": [CANARY]}}, 404, "not_found"),
+            ("GET", "/docs", {}, 404, "not_found"),
+            ("GET", "/v1/clock/", {}, 404, "not_found"),
+        ],
+    )
+    def test_every_error_has_one_shape_and_echoes_nothing(self, live, caplog, method, path, options, status, code):
+        with caplog.at_level(logging.DEBUG, "dpfuse"):
+            answer = live.call(method, path, **options)
+        assert answer.status_code == status
+        assert answer.headers["content-type"] == "application/json"
+        assert list(answer.json()) == ["error"] and set(answer.json()["error"]) == {"code", "message"}
+        assert answer.json()["error"]["code"] == code
+        shown = f"{answer.text} {answer.headers} {caplog.text}"
+        assert str(CANARY) not in shown and "271828" not in shown
+
+    def test_an_error_of_our_own_is_told_by_its_type_alone(self, tmp_path, caplog):
+        class Broken(Recorder):
+            def receive(self, *report):
+                raise ValueError(f"cannot use {report}")
+
+        with rig(tmp_path, centre=Broken()) as live:
+            answer = live.send(live.report(7, [CANARY, 0]))
+        assert answer.status_code == 500 and answer.json()["error"]["code"] == "internal"
+        assert "ValueError in" in caplog.text
+        assert "271828" not in caplog.text + answer.text
+
+    def test_the_description_has_every_path_and_no_page_that_loads_from_elsewhere(self, live):
+        described = live.get("/openapi.json").json()
+        assert {"/v1/reports", "/v1/clock", "/v1/guarantee", "/v1/streams/{stream}/releases"} <= set(described["paths"])
+        assert live.get("/redoc").status_code == 404
+
+
+class TestReleases:
+    def test_releases_are_the_committed_rows_and_come_when_they_are_published(self, live):
+        live.tick()
+        waiting = live.centre.tick()
+        assert len(list(live.ledger.rows("main"))) == 2
+        assert [release["step"] for release in live.get("/v1/streams/main/releases").json()["releases"]] == [1]
+        assert live.get("/v1/streams/main/releases?start=2").json() == {"releases": []}
+        live.hub.publish(waiting)
+        releases = live.get("/v1/streams/main/releases").json()["releases"]
+        rows = [row.to_dict() for row in live.ledger.rows("main")]
+        assert [release.pop("fusion_weight") for release in releases] == [row.pop("weight") for row in rows]
+        assert [release.pop("grid") for release in releases] == [2**20] * 2
+        assert releases == rows
+
+    def test_pages_add_up_and_memory_and_disk_give_the_same_bytes(self, live):
+        for _ in range(7):
+            live.tick()
+        whole = live.get("/v1/streams/main/releases").content
+        pages = [live.get(f"/v1/streams/main/releases?start={start}&limit=3").json()["releases"] for start in (1, 4, 7)]
+        assert [len(page) for page in pages] == [3, 3, 1]
+        assert list(itertools.chain(*pages)) == json.loads(whole)["releases"]
+        live.hub._first["main"], live.hub._recent["main"] = 8, live.hub._recent["main"].__class__()  # all forgotten
+        assert live.hub.is_old("main", 1) and live.get("/v1/streams/main/releases").content == whole
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_sizes_are_equal_in_two_runs_that_differ_in_one_sensor(self, tmp_path, accounting):
+        """Whole answers and whole event streams, byte counts; the releases themselves differ, by their noise."""
+        sizes, contents = [], []
+        for name, sensors in [("one", range(5)), ("two", range(6)), ("nobody", [])]:
+            (tmp_path / name).mkdir()
+            with rig(tmp_path / name, make_design(accounting, spread=1.0)) as live:
+                for step in range(1, 6):
+                    live.send(*(live.report(sensor, [1, sensor / 5], step=step) for sensor in sensors))
+                    live.tick()
+                answer = live.get("/v1/streams/main/releases")
+                live.hub.close()
+                frames = live.get("/v1/streams/main/releases/events")
+                sizes.append((len(answer.content), len(frames.content), len(str(answer.headers))))
+                contents.append(answer.content)
+        assert len(set(sizes)) == 1 and len(set(contents)) == 3
+
+    def test_the_clock_says_when_a_design_is_over_and_the_centre_stays_up(self, tmp_path):
+        with rig(tmp_path, make_design("total", horizon=2)) as live:
+            assert live.get("/v1/clock").json() == live.watch.clock() | {"state": "running", "spent": []}
+            live.tick(), live.tick()
+            live.watch.state = "over"
+            clock = live.get("/v1/clock").json()
+            assert (clock["is_over"], clock["state"], clock["step"]) == (True, "over", 3)
+            assert len(live.get("/v1/streams/main/releases").json()["releases"]) == 2
+            assert live.send(live.report(7, step=3)).status_code == 202
+
+    def test_the_clock_names_streams_whose_total_budget_is_spent(self, tmp_path):
+        with rig(tmp_path, make_design("total", horizon=3), streams=("a", "b")) as live:
+            spent = [live.get("/v1/clock").json()["spent"]]
+            for _ in range(3):
+                live.tick()
+                spent.append(live.get("/v1/clock").json()["spent"])
+            assert spent == [[], [], [], ["a", "b"]]
+            assert all(row.budget_left > 0 for row in map(live.hub.latest, ("a", "b")))  # the headroom
+
+    def test_the_guarantee_is_in_numbers_and_words(self, live, tmp_path):
+        promise = live.get("/v1/guarantee").json()
+        assert promise["guarantee"] == live.design.guarantee.to_dict()
+        assert (promise["streams"], promise["fingerprint"]) == (["main"], live.design.fingerprint)
+        assert promise["channels"] == [{"low": -1.0, "high": 1.0}] * 2
+        assert set(promise["epsilon"]) == {"zcdp"} and 5.97 < promise["epsilon"]["zcdp"] < 5.99
+        assert any("sensor" in sentence for sentence in promise["in_words"])
+        (tmp_path / "finite").mkdir()
+        with rig(tmp_path / "finite", make_design("individual"), streams=("a", "b")) as finite:
+            epsilon = finite.get("/v1/guarantee").json()["epsilon"]["gdp"]
+            assert epsilon == gdp_epsilon(2.0, 1.5, 1e-5, 6 * 2 * 2)
+
+    def test_the_truth_is_told_in_a_replay_alone(self, tmp_path):
+        with rig(tmp_path, replay=True) as live:
+            truth = {"stream": "main", "step": 1, "state": [3.5]}
+            assert live.call("POST", "/v1/replay/truth", json=truth).status_code == 202
+            for wrong in [{}, truth | {"state": "x"}, truth | {"step": "1"}, truth | {"state": [1] * 65}]:
+                assert live.call("POST", "/v1/replay/truth", json=wrong).status_code == 422
+            live.send(live.report(1), live.report(2), live.report(3, stream="nowhere"))
+            live.tick()
+            live.hub.close()
+            feed = live.get("/v1/streams/main/feed").text
+            [point] = [json.loads(line[6:]) for line in feed.splitlines() if '"truth"' in line]
+            assert (point["truth"], point["reports"]) == ([3.5], 2)
+
+
+def is_admitted(address):
+    with httpx.stream("GET", f"{address}/v1/streams/main/releases/events", trust_env=False) as answer:
+        return answer.status_code == 200
+
+
+class TestEvents:
+    def test_releases_come_from_the_start_and_then_as_they_are_published(self, live):
+        live.tick(), live.tick()
+        with serving(live.app) as address, following(address) as lines:
+            assert [event["step"] for event in events(lines, 2)] == [1, 2]
+            live.tick()
+            assert [event["step"] for event in events(lines, 1)] == [3]
+            wanted = live.get("/v1/streams/main/releases?start=3").json()["releases"][0]
+            live.tick()
+            with following(address, params={"start": 3}) as later:
+                assert events(later, 1) == [wanted]
+
+    def test_who_comes_back_goes_on_after_the_last_event(self, live):
+        for _ in range(4):
+            live.tick()
+        live.hub.close()
+        answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": "2"})
+        assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 3", "id: 4"]
+        for header in ["x", "-1", "٣", "9" * 400]:
+            answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": header.encode()})
+            assert answer.status_code == 200
+
+    def test_heartbeats_tell_the_state_by_the_clock(self, live, monkeypatch):
+        monkeypatch.setattr(events_module, "HEARTBEAT_S", 0.1)
+        with serving(live.app) as address, following(address) as lines:
+            start = time.monotonic()
+            assert [line for line in itertools.islice(lines, 4) if line] == [": running", ": running"]
+            assert 0.15 < time.monotonic() - start < 5
+            live.watch.state = "over"
+            wait_for(lambda: next(lines) == ": over")
+
+    def test_a_reader_that_does_not_read_holds_up_nobody_and_is_let_go(self, live, monkeypatch):
+        """With it there, 40,000 releases leave in no time, and another reader has what it wants of them."""
+        monkeypatch.setattr(events_module, "_SEND_S", 0.3)
+        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
+        [published] = live.tick()
+
+        def make(step):
+            return published._replace(row=published.row._replace(step=step))
+
+        live.hub._history = lambda stream, start: (make(step).row for step in range(start, 40_000))
+        with serving(live.app) as address, socket.socket() as stuck:
+            host, port = address.removeprefix("http://").split(":")
+            stuck.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stuck.connect((host, int(port)))
+            stuck.sendall(b"GET /v1/streams/main/releases/events HTTP/1.1\r\nHost: x\r\n\r\n")
+            with following(address) as lines:
+                assert events(lines, 1)[0]["step"] == 1
+                assert not is_admitted(address)
+                start = time.monotonic()
+                for step in range(2, 40_000):
+                    live.hub.publish([make(step)])
+                assert time.monotonic() - start < 20
+                assert events(lines, 4000)[-1]["step"] > 4000
+                wait_for(lambda: is_admitted(address))  # in the place of the one that was let go
+
+    def test_subscribers_are_limited(self, live, monkeypatch):
+        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
+        with serving(live.app) as address:
+            with following(address), following(address):
+                answer = httpx.get(f"{address}/v1/streams/main/releases/events", trust_env=False)
+                assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_subscribers")
+            wait_for(lambda: is_admitted(address))
+
+
+class TestClients:
+    def test_an_endless_body_is_cut_off(self, recorded):
+        sent = []
+
+        def endless():
+            while True:
+                sent.append(1)
+                yield b" " * 65536
+
+        with serving(recorded.app) as address:
+            try:
+                answer = httpx.post(f"{address}/v1/reports", content=endless(), headers=JSON, trust_env=False)
+                assert answer.status_code == 413
+            except httpx.TransportError:
+                pass  # cut off in the middle of a write
+            assert len(sent) < 200
+
+    def test_a_body_that_trickles_is_cut_off(self, recorded, monkeypatch):
+        monkeypatch.setattr(http_module, "_BODY_S", 0.3)
+        with serving(recorded.app) as address:
+            host, port = address.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port)), timeout=10) as slow:
+                slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+                slow.sendall(b"Content-Length: 100\r\n\r\n{")
+                assert b"408" in slow.recv(4096).split(b"\r\n")[0]
+
+    def test_headers_without_end_are_refused(self, recorded):
+        with serving(recorded.app) as address:
+            host, port = address.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port)), timeout=10) as long:
+                long.sendall(b"GET /v1/clock HTTP/1.1\r\n" + b"X-Long: " + b"a" * 200_000)
+                assert b"400" in long.recv(4096).split(b"\r\n")[0]
+
+    def test_many_clients_at_once_lose_nothing(self, recorded):
+        def send(client_number, address):
+            with httpx.Client(trust_env=False, timeout=30) as client:
+                for step in range(5):
+                    batch = [make_report(recorded.tokens, 1000 * client_number + i, step=step) for i in range(50)]
+                    assert client.post(f"{address}/v1/reports", json={"reports": batch}).json()["received"] == 50
+
+        with serving(recorded.app) as address:
+            threads = [threading.Thread(target=send, args=(number, address)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert (
+            len(set((sensor, step) for _, sensor, step, _ in recorded.centre.got)) == len(recorded.centre.got) == 1000
+        )
+
+    def test_a_large_batch_does_not_hold_up_a_release(self, tmp_path):
+        """Other requests are served between parts of a batch."""
+
+        class Slow(Recorder):
+            def receive(self, *report):
+                super().receive(*report)
+                time.sleep(0.0001)
+
+        with rig(tmp_path, centre=Slow()) as live:
+            batch = {"reports": [live.report(sensor) for sensor in range(MAX_BATCH)]}
+
+            async def both():
+                transport = httpx.ASGITransport(live.app)
+                async with httpx.AsyncClient(transport=transport, base_url="http://centre") as client:
+                    sending = asyncio.ensure_future(client.post("/v1/reports", json=batch))
+                    await asyncio.sleep(0.1)
+                    done = len(live.centre.got)
+                    assert (await client.get("/v1/clock")).status_code == 200
+                    is_between = done < len(live.centre.got) + 1 <= MAX_BATCH
+                    assert (await sending).status_code == 202
+                    return is_between
+
+            assert asyncio.run(both())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, pytestconfig):
+    """A folder with a secret and two designs, and a cache of compiled programs."""
+    folder = tmp_path_factory.mktemp("serve")
+    new_secret(folder / "secret")
+    make_design("individual", spread=0.3, horizon=None, expected_stay=4.0).save(folder / "endless.dpfuse")
+    make_design("total", horizon=3).save(folder / "finite.dpfuse")
+    return folder, pytestconfig.cache.mkdir("jax")
+
+
+def serve(place, design, *options, ledger="ledger.db"):
+    folder, cache = place
+    arguments = ("--design", folder / design, "--ledger", ledger, "--secret", folder / "secret", "--port", 0)
+    return command("serve", *arguments, *options, folder=folder, cache=cache)
+
+
+def get(address):
+    return httpx.get(address, trust_env=False, timeout=20)
+
+
+class TestServe:
+    def test_from_reports_to_releases_and_out_at_sigterm(self, place):
+        tokens = Tokens.load(place[0] / "secret")
+        with serve(place, "endless.dpfuse", "--interval", 0.1) as running:
+            address = address_of(running)
+            assert address.startswith("http://127.0.0.1:")
+            clock = get(f"{address}/v1/clock").json()
+            report = make_report(tokens, 7, [0.123456, CANARY], step=clock["step"] + 1)
+            answer = httpx.post(f"{address}/v1/reports", json={"reports": [report]}, trust_env=False)
+            assert answer.json() == {"received": 1, "refused": []}
+            with following(address) as lines:
+                assert len(events(lines, 5)) == 5
+                running.process.send_signal(signal.SIGTERM)
+                assert running.process.wait(10) == 0
+            assert running.stdout() == f"{address}\n" and running.stderr() == ""
+
+    @pytest.mark.slow
+    def test_a_restart_hands_out_the_same_bytes_and_a_second_centre_is_refused(self, place):
+        kept = []
+        for _ in range(2):
+            with serve(place, "endless.dpfuse", "--interval", 0.1, ledger="restart.db") as running:
+                with following(address_of(running)) as lines:
+                    found = events(lines, len(kept) + 5)
+                assert found[: len(kept)] == kept
+                assert [event["step"] for event in found] == sorted({event["step"] for event in found})
+                kept = found
+                with serve(place, "endless.dpfuse", ledger="restart.db") as second:
+                    assert second.process.wait(60) == 1
+                    assert "restart.db" in second.stderr() and second.stdout() == ""
+                running.process.kill()
+
+    @pytest.mark.slow
+    def test_a_finite_design_ends_and_the_server_stays(self, place):
+        with serve(place, "finite.dpfuse", "--interval", 0.05, ledger="finite.db") as running:
+            address = address_of(running)
+            wait_for(lambda: get(f"{address}/v1/clock").json()["state"] == "over")
+            assert get(f"{address}/v1/clock").json()["is_over"]
+            assert get(f"{address}/v1/streams/main/releases").json()["releases"][-1]["step"] <= 3
+            running.process.send_signal(signal.SIGTERM)
+            assert running.process.wait(10) == 0
+
+    @pytest.mark.slow
+    def test_a_ledger_that_fails_stops_it_with_a_message(self, place):
+        import apsw
+
+        with serve(place, "endless.dpfuse", "--interval", 0.1, ledger="failing.db") as running:
+            address_of(running)
+            intruder = apsw.Connection(str(place[0] / "failing.db"))
+            intruder.set_busy_timeout(5000)
+            intruder.execute("BEGIN IMMEDIATE")  # and never lets go: the writer waits two seconds, then gives up
+            assert running.process.wait(30) == 1
+            intruder.close()
+            assert "failing.db is locked by another program" in running.stderr()
+            assert running.stderr().startswith("dpfuse: ") and running.stderr().count("\n") == 1
+
+    @pytest.mark.parametrize(
+        ("options", "code", "message"),
+        [
+            (("--ledger", "nowhere/ledger.db"), 1, "nowhere"),
+            (("--stream", "a/b"), 2, "stream must be 1 to 64 letters"),
+            (("--interval", "0"), 2, "interval_s must be finite and > 0"),
+            (("--mqtt", "broker"), 2, "mqtt must be HOST:PORT"),
+            (("--tls-cert", "x"), 2, "--tls-key"),
+            (("--secret", "nowhere"), 1, "no secret at nowhere"),
+            (("--design", "nowhere"), 1, "no design file at nowhere"),
+        ],
+    )
+    def test_misuse_is_one_line(self, place, monkeypatch, capsys, options, code, message):
+        from dpfuse import cli
+
+        monkeypatch.chdir(place[0])
+        arguments = ("--design", "endless.dpfuse", "--ledger", "new.db", "--secret", "secret", "--port", "0")
+        monkeypatch.setattr("sys.argv", ["dpfuse", "serve", *arguments, *options])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        shown = capsys.readouterr()
+        assert stop.value.code == code and message in shown.err and shown.out == ""
+
+
+def test_call_raises_what_leaves_the_application():
+    """Negative control of the helper: an application that raises does not look like one that answers."""
+
+    async def broken(scope, receive, send):
+        raise RuntimeError("out")
+
+    with pytest.raises(RuntimeError, match="out"):
+        call(broken, "GET", "/")
