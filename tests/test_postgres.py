@@ -31,6 +31,7 @@ from dpfuse.runtime.ledger import (
     name_of,
     open_ledger,
     postgres,
+    postgres_audit,
     public_rows,
     verify,
 )
@@ -433,11 +434,11 @@ class TestHeads:
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        paths = [postgres.head_path("ab"), postgres.head_path("ab", "named")]
+        paths = [postgres_audit.head_path("ab"), postgres_audit.head_path("ab", "named")]
         monkeypatch.delenv("DPFUSE_STATE")
-        paths.append(postgres.head_path("ab"))
+        paths.append(postgres_audit.head_path("ab"))
         monkeypatch.delenv("XDG_STATE_HOME")
-        paths.append(postgres.head_path("ab"))
+        paths.append(postgres_audit.head_path("ab"))
         told = [os.path.relpath(path, tmp_path) for path in paths[:1] + paths[2:]]
         assert told == ["ab.head", "xdg/dpfuse/ab.head", "home/.local/state/dpfuse/ab.head"]
         assert paths[1] == paths[1].cwd() / "named"
@@ -447,7 +448,7 @@ class TestHeads:
         PostgresLedger.create(place.url, design, head=head).close()
         place_too = PostgresLedger.open(place.url, design, head=head)
         place_too.close()
-        assert postgres.verify(place.url, head).number == 0
+        assert postgres_audit.verify(place.url, head).number == 0
         refused(place, design, "is missing")
 
 
@@ -685,6 +686,12 @@ def test_opened_by_its_address_and_created_only_if_told(place):
         [row] = ledger.commit([entry(ledger, 1)])
     with open_ledger(place.url, design, ["north"], create=True) as ledger:
         assert ledger.streams == ("north",) and list(ledger.rows("north")) == [row]
+
+
+def test_a_schema_may_have_the_name_of_a_keyword(server):
+    with open_ledger(server.url("order"), make_terms(), create=True) as ledger:
+        ledger.commit([entry(ledger, 1, "main")])
+    assert verify(server.url("order")).number == 1
 
 
 def test_an_address_is_shown_without_who_and_how():
