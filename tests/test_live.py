@@ -17,8 +17,11 @@ from typer.testing import CliRunner
 
 import dpfuse
 from dpfuse.cli import app
+from dpfuse.cli._parts import Parts, stopped_at_the_end
 from dpfuse.cli.live import DESIGN, Watched
 from dpfuse.privacy import squared_steps
+from dpfuse.runtime.ledger import public_rows
+from dpfuse.runtime.tokens import new_secret
 
 RECORD = json.loads(DESIGN.with_suffix(".json").read_text())
 
@@ -168,3 +171,42 @@ def test_ten_minutes_of_traffic_are_tracked_and_no_vehicle_pays_more_than_it_has
     # Negative control: the budget is what holds them back, not that they have nothing to say.
     assert max(spent.values()) > 0.9 * budget
     assert not children_of(folder)
+
+
+@pytest.mark.slow
+def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
+    """Estimator and vehicles outlive it, and what the one has read is what the ledger holds."""
+    new_secret(tmp_path / "secret")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    places = ("--secret", str(tmp_path / "secret"), "--ledger", str(tmp_path / "ledger.db"))
+    centre = ("serve", "--design", str(DESIGN), *places, "--port", port, "--replay")
+
+    def num_estimates():
+        return (tmp_path / "estimate.out").read_text().count("\n")
+
+    def wait_for(number):
+        deadline = time.monotonic() + 60
+        while num_estimates() < number and time.monotonic() < deadline:
+            parts.check()
+            time.sleep(0.1)
+        assert num_estimates() >= number
+
+    with stopped_at_the_end(Parts(tmp_path)) as parts:
+        parts.start(*centre)
+        url = parts.first_line("serve")
+        parts.start("estimate", "--from", url)
+        parts.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
+        for _ in range(2):
+            wait_for(num_estimates() + 10)
+            parts.running["serve"].kill()
+            parts.running.pop("serve").wait()
+            parts.start(*centre)
+        parts.first_line("serve")
+        wait_for(num_estimates() + 10)
+    read = [json.loads(line)["step"] for line in (tmp_path / "estimate.out").read_text().splitlines()]
+    rows = [row.step for row in public_rows(tmp_path / "ledger.db")]
+    assert read == rows[: len(read)] and len(read) >= 30
+    for log in ("estimate.log", "replay.log"):
+        assert (tmp_path / log).read_text().count("is back") >= 2
+    assert (tmp_path / "serve.log").read_text() == ""

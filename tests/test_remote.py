@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 import dpfuse
 from conftest import SOME_CASES, make_design, with_networks
+from dpfuse.cli import app
 from dpfuse.errors import FileRefused, ReleaseRefused
 from dpfuse.privacy.release import Release
 from dpfuse.runtime import follow as follow_module
@@ -55,8 +57,9 @@ class Usual:
 
     def __init__(self, design, folder, **options):
         self.messages, self.estimates = releases_of(design, **options)
-        design.export_estimator(folder / "e.estimator")
-        self._estimator = dpfuse.RemoteEstimator.load(folder / "e.estimator")
+        self.path = folder / "e.estimator"
+        design.export_estimator(self.path)
+        self._estimator = dpfuse.RemoteEstimator.load(self.path)
 
     def estimator(self):
         """One that has read nothing."""
@@ -392,6 +395,15 @@ class TestFollowing:
             fetch_estimator("http://127.0.0.1:1")
         with pytest.raises(ValueError, match="url must begin with http"):
             fetch_estimator("127.0.0.1:8765")
+
+    def test_the_command_prints_a_line_for_each(self, usual, flaky):
+        remote, centre = usual.estimator(), flaky(usual.messages, per_connection=9)
+        arguments = ["estimate", "--from", centre.url, "--estimator", str(usual.path), "--steps", "4"]
+        result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        expected = [remote.update(message) for message in usual.messages[:4]]
+        assert [json.loads(line) for line in result.stdout.splitlines()] == [
+            {"stream": "main", "step": each.step, "mean": list(each.mean), "std": list(each.std)} for each in expected
+        ]
 
     def test_a_line_without_end_is_refused(self, usual, flaky, monkeypatch):
         monkeypatch.setattr(follow_module, "_LONGEST_LINE", 3)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+import queue
+import socket
+import subprocess
 import threading
 import time
 from collections import Counter
@@ -11,14 +15,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from dpfuse.cli import app
 from dpfuse.cli.replay import _is_chosen, make_scenes
 from dpfuse.runtime import replay as replay_module
+from dpfuse.runtime import vehicles as vehicles_module
+from dpfuse.runtime.broker import write_broker
 from dpfuse.runtime.replay import Replay, Scene, Troubles, spoil
 from dpfuse.runtime.tokens import Tokens
+from dpfuse.runtime.vehicles import OverMQTT, Sent
 from dpfuse.types import Trajectories
+from parts import needs
 
 SECRET = bytes(range(32))
 INTERVAL_S = 0.05
@@ -214,6 +224,73 @@ class TestTroubles:
             Troubles(**{name: 1.5})
         with pytest.raises(ValueError, match="delay_s must be from 0 to 3600"):
             Troubles(delay_s=-1)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A mosquitto that knows vehicles 0 to 120."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    configuration = write_broker(tmp_path / "broker", Tokens(SECRET), range(121), port=port)
+    with subprocess.Popen([needs("mosquitto"), "-c", str(configuration)], stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(200):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.1):
+                    break
+                time.sleep(0.02)
+            yield port
+        finally:
+            process.terminate()
+
+
+class TestOverMQTT:
+    def test_every_vehicle_has_a_connection_and_a_topic_of_its_own(self, listen, broker):
+        heard = queue.Queue()
+        centre = paho.Client(CallbackAPIVersion.VERSION2, "listener", protocol=paho.MQTTv5)
+        centre.username_pw_set("centre", Tokens(SECRET).password("centre"))
+        centre.on_connect = lambda client, *_: client.subscribe("dpfuse/main/reports/+", 1)
+        centre.on_subscribe = lambda *_: heard.put(None)
+        centre.on_message = lambda _, __, message: heard.put((message.topic, json.loads(message.payload)))
+        centre.connect("127.0.0.1", broker)
+        centre.loop_start()
+        try:
+            assert heard.get(timeout=5) is None
+            vehicles = OverMQTT("127.0.0.1", broker, "main")
+            try:
+                tally, _ = play(listen(), 1.0, transport=vehicles)
+                reports = [heard.get(timeout=5) for _ in range(tally.num_reports)]
+                assert set(vehicles._clients) >= {7, 8, 100}
+            finally:
+                vehicles.close()
+        finally:
+            centre.disconnect()
+            centre.loop_stop()
+        assert tally.num_reports == 3 * tally.num_steps > 0
+        for topic, report in reports:
+            sensor = Tokens(SECRET).sensor_of(report["token"])
+            assert topic == f"dpfuse/main/reports/{sensor}" and report["values"][0] == sensor + 0.5
+
+    def test_vehicles_that_the_broker_does_not_know(self, listen, broker):
+        vehicles = OverMQTT("127.0.0.1", broker, "main")
+        strangers = (scene._replace(sensors=scene.sensors + 1000) for scene in scenes())
+        player = Replay(listen().url, strangers, INTERVAL_S, Tokens(SECRET), transport=vehicles)
+        try:
+            with pytest.raises(PermissionError, match="refuses a vehicle; was `dpfuse broker` told of its id"):
+                player.run(9.0)
+        finally:
+            vehicles.close()
+
+    def test_a_vehicle_that_left_hangs_up(self, broker, monkeypatch):
+        monkeypatch.setattr(vehicles_module, "_GONE_AFTER_S", 0.05)
+        vehicles, tokens = OverMQTT("127.0.0.1", broker, "main"), Tokens(SECRET)
+        try:
+            vehicles.send([Sent(sensor, tokens.issue(sensor), {}) for sensor in (1, 2)])
+            time.sleep(0.1)
+            vehicles.send([Sent(2, tokens.issue(2), {})])
+            assert set(vehicles._clients) == {2}
+        finally:
+            vehicles.close()
+        assert not vehicles._clients
 
 
 class TestTraffic:

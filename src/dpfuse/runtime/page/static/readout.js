@@ -24,7 +24,7 @@ export function makeReadout(settings, view, history) {
     draw();
   });
   show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
-  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${budget}`);
+  show("loss-note", isTotal ? "Rényi loss" : `a sensor, of ${budget}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
@@ -43,7 +43,7 @@ export function makeReadout(settings, view, history) {
     const digits = digitsFor(half);
     show("mean", fixed(at(point.mean), digits));
     show("spread", fixed(half, digits));
-    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}${coverage()}`);
+    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
     show("step", point.step.toLocaleString("en"));
     show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
@@ -56,19 +56,14 @@ export function makeReadout(settings, view, history) {
     if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
   }
 
-  /** In a replay, how often the truth was where the estimator said. */
-  function coverage() {
-    const known = isReplay ? history.newest(RECENT_STEPS).filter((one) => one.error) : [];
-    if (!known.length) return "";
-    const held = known.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
-    return `; the truth was in it ${fixed((100 * held) / known.length, 0)}% of ${clock(known.length * interval)}`;
-  }
-
   function drawReplay(point, digits) {
     const recent = history.newest(RECENT_STEPS).filter((one) => one.error);
+    const held = recent.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
+    const time = clock(recent.length * interval);
+    show("coverage", recent.length ? `The truth was in it ${fixed((100 * held) / recent.length, 0)}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
-    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${clock(recent.length * interval)}` : "");
+    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
     show("latency", point.latency_ms === null ? "–" : `${significant(point.latency_ms)} ms`);
     show("latency-note", `of ${fixed(1000 * interval, 0)} ms`);
