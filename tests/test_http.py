@@ -20,6 +20,7 @@ from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
 from dpfuse.runtime import ingest
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
+from dpfuse.runtime.serve import _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
 from wire import (
     JSON,
@@ -534,3 +535,13 @@ def test_call_raises_what_leaves_the_application():
 
     with pytest.raises(RuntimeError, match="out"):
         call(broken, "GET", "/")
+
+
+def test_answers_leave_at_once():
+    """A listening socket whose connections do not wait for acknowledgements, and drop peers that give none."""
+    with _bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -12,6 +12,7 @@ from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
+from dpfuse import cli
 from dpfuse.runtime.broker import ESTIMATOR, write_broker
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.messages import MAX_REPORT
@@ -213,6 +214,45 @@ class TestAccess:
         assert not any(TOKENS.issue(7)[2:] in path.read_text() for path in files.values())
         for setting in ["max_queued_messages", "max_inflight_messages", "max_packet_size", "allow_anonymous false"]:
             assert f"\n{setting}" in files["mosquitto.conf"].read_text()
+
+
+class TestCommands:
+    @pytest.fixture
+    def run(self, tmp_path, monkeypatch, capsys):
+        monkeypatch.chdir(tmp_path)
+
+        def call(*arguments):
+            monkeypatch.setattr("sys.argv", ["dpfuse", *arguments])
+            try:
+                cli.main()
+                code = 0
+            except SystemExit as stop:
+                code = stop.code or 0
+            return code, *capsys.readouterr()
+
+        return call
+
+    def test_tokens_are_those_of_the_secret_and_a_secret_is_never_replaced(self, run, tmp_path):
+        code, out, _ = run("token", "--new", "17", "3-5")
+        tokens = Tokens.load(tmp_path / "secret")
+        assert code == 0 and out.split() == [tokens.issue(sensor) for sensor in (17, 3, 4, 5)]
+        assert run("token", "17")[1].strip() == tokens.issue(17)
+        code, out, err = run("token", "--new", "17")
+        assert code == 1 and out == "" and "is there already" in err
+        for wrong in ["-", "5-3", "x", "1.5", "٣", "-1"]:
+            code, out, err = run("token", "--", wrong)
+            assert code == 2 and out == ""
+        assert run("token")[0] == 2
+
+    def test_a_broker_is_written_once_and_its_estimators_password_is_told(self, run, tmp_path):
+        run("token", "--new")
+        code, out, _ = run("broker", "7", "8")
+        assert code == 0 and out.strip() == Tokens.load(tmp_path / "secret").password(ESTIMATOR)
+        names = [line.split(":")[0] for line in (tmp_path / "broker" / "passwords").read_text().splitlines()]
+        assert names == ["centre", "estimator", "7", "8"]
+        assert run("broker", "9")[0] == 2
+        assert run("broker", "9", "--force")[0] == 0
+        assert "\n9:" in (tmp_path / "broker" / "passwords").read_text()
 
 
 class TestReleases:

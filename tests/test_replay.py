@@ -190,6 +190,11 @@ class TestPlaying:
         with pytest.raises(PermissionError, match="refuses these reports; are the tokens made with its own secret"):
             play(listen(secret=bytes(32)), 9.0)
 
+    def test_what_is_no_centre(self, listen, monkeypatch):
+        monkeypatch.setattr(Listener, "clock", lambda _: {"detail": "not found"})
+        with pytest.raises(ConnectionError, match="has no clock .status 200.; is it a centre?"):
+            play(listen(), 9.0)
+
     def test_a_centre_without_replay_is_told_no_truth(self, listen):
         centre = listen(is_replay=False)
         _, told = play(centre, 0.6)

@@ -248,11 +248,17 @@ class _Watch(NamedTuple):
 
 def _ask_clock(client: httpx.Client) -> _Watch:
     asked_at = time.monotonic()
-    clock = client.get("/v1/clock").raise_for_status().json()
+    answer = client.get("/v1/clock")
     set_at = time.monotonic()
-    # The answer was written somewhere between question and now.
-    closes_at = (asked_at + set_at) / 2 + clock["closes_in_s"]
-    return _Watch(set_at, clock["step"], closes_at, clock["interval_s"], clock["is_over"])
+    try:
+        clock = answer.json()
+        # The answer was written somewhere between question and now.
+        closes_at = (asked_at + set_at) / 2 + clock["closes_in_s"]
+        return _Watch(set_at, clock["step"], closes_at, clock["interval_s"], clock["is_over"])
+    except (KeyError, TypeError, ValueError):
+        raise ConnectionError(
+            f"{client.base_url} has no clock (status {answer.status_code}); is it a centre?"
+        ) from None
 
 
 def _wait_for_centre(client: httpx.Client, ends_at: float | None) -> bool:
@@ -266,7 +272,7 @@ def _wait_for_centre(client: httpx.Client, ends_at: float | None) -> bool:
         try:
             _ask_clock(client)
             return True
-        except httpx.HTTPError:
+        except (httpx.TransportError, ConnectionError):
             continue
     return False
 
