@@ -175,31 +175,35 @@ class LedgerContract:
     @given(operations=operations)
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     def test_whatever_is_asked_the_budget_holds_and_rows_stay(self, make_place, accounting, operations):
-        """Against a model: the rows as they were first returned."""
-        place, design, published = make_place(), make_terms(accounting), {}
-        ledger = place.create(design, STREAMS)
-        for kind, *arguments in operations:
-            if kind == "open":
-                ledger.close()
-                ledger = place.open(design)
-                continue
-            step, streams, weight = arguments
-            try:
-                rows = ledger.commit([entry(ledger, step, stream, weight) for stream in streams])
-            except DpfuseError:
-                assert any(ledger.last_step(stream) > step for stream in streams)
-                continue
-            for row in rows:
-                assert published.setdefault((row.stream, row.step), row) == row
-        ledger.close()
-        with place.open(design) as ledger:
-            stored = {(row.stream, row.step): row for stream in STREAMS for row in ledger.rows(stream)}
-            budget = ledger.terms.mechanism.budget
-            if accounting == "individual":
-                assert all(0 <= paid <= budget for paid in spent(ledger).values())
-            else:
-                assert all(ledger.accounts(stream).spent == cost_of(stored, stream) <= budget for stream in STREAMS)
-        assert stored == published
+        run_against_a_model(make_place(), accounting, operations)
+
+
+def run_against_a_model(place, accounting, operations):
+    """The model: the rows as they were first returned."""
+    design, published = make_terms(accounting), {}
+    ledger = place.create(design, STREAMS)
+    for kind, *arguments in operations:
+        if kind == "open":
+            ledger.close()
+            ledger = place.open(design)
+            continue
+        step, streams, weight = arguments
+        try:
+            rows = ledger.commit([entry(ledger, step, stream, weight) for stream in streams])
+        except DpfuseError:
+            assert any(ledger.last_step(stream) > step for stream in streams)
+            continue
+        for row in rows:
+            assert published.setdefault((row.stream, row.step), row) == row
+    ledger.close()
+    with place.open(design) as ledger:
+        stored = {(row.stream, row.step): row for stream in STREAMS for row in ledger.rows(stream)}
+        budget = ledger.terms.mechanism.budget
+        if accounting == "individual":
+            assert all(0 <= paid <= budget for paid in spent(ledger).values())
+        else:
+            assert all(ledger.accounts(stream).spent == cost_of(stored, stream) <= budget for stream in STREAMS)
+    assert stored == published
 
 
 def cost_of(rows, stream):

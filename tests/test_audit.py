@@ -235,18 +235,25 @@ class RefilledAccounts(Mechanism):
 
 
 def changed_part(change):
-    """`change` sees all that the private part reads and gives: block, weight and what is proposed."""
+    """`change` sees what the private part reads and gives: the block and what is proposed."""
 
     def meddle(step):
         own = step.private_part
 
-        def private_part(public, hidden, block):
-            fusion_hidden, hidden, weight, proposed = own(public, hidden, block)
-            return fusion_hidden, hidden, *change(block, weight, proposed)
+        def private_part(weight, hidden, block):
+            hidden, proposed = own(weight, hidden, block)
+            return hidden, change(block, proposed)
 
         step.private_part = private_part
 
     return plant(meddle)
+
+
+class PeekingWeight(Mechanism):
+    """A weight that depends a little on what the sensors have to say."""
+
+    def charge_many(self, accounts, weights, stream, ids, values):
+        return super().charge_many(accounts, [w * (1 + 1e-4 * values.sum()) for w in weights], stream, ids, values)
 
 
 class TestPlantedBugs:
@@ -260,16 +267,15 @@ class TestPlantedBugs:
 
     def test_the_clip_of_the_weight_left_out(self):
         def make_step(design, num_rows):
-            louder = changed_part(lambda block, weight, proposed: (1.5 * weight, proposed))
-            step, unclipped = louder(design, num_rows), with_mechanism(NoClip)(design, num_rows)
-            step.mechanism = unclipped.mechanism
+            step, own = with_mechanism(NoClip)(design, num_rows), ExactStep(design, num_rows).weigh
+            step.weigh = lambda public: (own(public)[0], 1.5 * own(public)[1])
             return step
 
         assert {"accounts", "distance", "every run"} <= caught_by(small(), make_step)
 
     def test_the_bound_of_the_features_left_out(self, monkeypatch):
         monkeypatch.setattr(release, "within_set", lambda rows, features, weight: rows)
-        twice = changed_part(lambda block, weight, proposed: (weight, 2 * proposed))
+        twice = changed_part(lambda block, proposed: 2 * proposed)
         assert {"accounts", "distance", "every run"} <= caught_by(small(), twice)
 
     def test_the_bound_of_an_account_left_out(self, monkeypatch):
@@ -281,8 +287,7 @@ class TestPlantedBugs:
 
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
     def test_g_that_peeks_at_the_measurements(self, case):
-        peeking = changed_part(lambda block, weight, proposed: (weight * (1 + 1e-4 * block[:, 0].sum()), proposed))
-        found = caught_by(small(case, budget=1.0), peeking, num_runs=100)
+        found = caught_by(small(case, budget=1.0), with_mechanism(PeekingWeight), num_runs=100)
         assert {"public spending", "every run", "leakage"} <= found
 
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
@@ -332,7 +337,7 @@ class TestPlantedBugs:
 
     def test_a_slot_number_that_matters(self):
         slots = np.arange(NUM_ROWS)[:, None]
-        by_slot = changed_part(lambda block, weight, proposed: (weight, proposed * (1 - 0.01 * slots)))
+        by_slot = changed_part(lambda block, proposed: proposed * (1 - 0.01 * slots))
         assert "independence" in caught_by(small(), by_slot)
 
     def test_an_account_refilled_on_return(self):

@@ -395,7 +395,7 @@ class TestClients:
         class Slow(Recorder):
             def receive(self, *report):
                 super().receive(*report)
-                time.sleep(0.0005)
+                time.sleep(0.0001)
 
         with rig(tmp_path, centre=Slow()) as live:
             batch = {"reports": [live.report(sensor) for sensor in range(MAX_BATCH)]}

