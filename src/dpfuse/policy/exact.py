@@ -219,8 +219,8 @@ class ExactStep:
     def follow(self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[Carry, Estimate]:
         """A step of the past, or one that was skipped: weights and values as they were released, and nothing charged.
 
-        To g and E a step without a release is one of value 0 with weight 0: time passes without news. The step goes
-        through the code of one with sensors, so that public memory comes out the same to the last bit.
+        One that was skipped has zeros, see `missing_release`. The step goes through the code of one with sensors, so
+        that public memory comes out the same to the last bit.
         """
         self._check_not_over(carry)
         fusion_hidden, _ = self.weigh(carry.public)
@@ -257,6 +257,11 @@ class ExactStep:
                 results = list(itertools.chain(*threads.map(take, np.array_split(turns, 2))))
         own_hidden, proposed = zip(*results, strict=True)
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
+
+
+def missing_release(dimension: int) -> Release:
+    """What g and E read for a step that was skipped: nothing, with weight nothing. Time passes without news."""
+    return Release(np.zeros(dimension, np.int64), 0, None)
 
 
 def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float32]:

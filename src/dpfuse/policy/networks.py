@@ -43,9 +43,9 @@ class RecurrentFilter(eqx.Module):
 
     def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
         """Memory and features of each row after one more step; a row without input keeps its memory and has 0."""
-        hidden = jnp.where(arrived[:, None], 0.0, hidden)
-        hidden = jnp.where(present[:, None], self.gru(hidden, inputs), hidden)
-        return hidden, self._features(hidden.T, present)
+        before = jnp.where(arrived[None], 0.0, hidden.T)  # in columns, see `dpfuse.policy.gru`
+        after = jnp.where(present[None], self.gru.advance(before, inputs.T), before)
+        return after.T, self._features(after, present)
 
     def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "K rows d"]:
         """The features of every step, from fresh memory."""

@@ -19,6 +19,7 @@ leaves:
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -189,7 +190,7 @@ class Mechanism:
         self._check_accounts(accounts)
         admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(values), self.features), stream)
         sums = add_up(admitted.contributions, stream, len(wholes))
-        debits = np.split(admitted.costs, np.searchsorted(stream, np.arange(1, len(wholes))))
+        debits = split_by_stream(admitted.costs, stream, len(wholes))
         return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
 
     def _charge_streams(
@@ -202,11 +203,12 @@ class Mechanism:
         row_weight = np.array(wholes, np.int64)[stream]
         rows = within_set(to_grid(values, row_weight), self.features, row_weight)
         sums = add_up(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
-        steps = []
-        for own, whole, own_sum in zip(accounts, wholes, sums, strict=True):
-            own.spend(cost := self.factor * whole**2)
-            steps.append(Charged(whole, own.left, np.array([cost], np.int64), own_sum))
-        return steps
+        costs = [self.factor * whole**2 for whole in wholes]
+        for own, cost in zip(accounts, costs, strict=True):
+            own.spend(cost)
+        debits = np.array(costs, np.int64)[:, None]
+        left = [own.left for own in accounts]
+        return [Charged(*own) for own in zip(wholes, left, debits, sums, strict=True)]
 
     def draw(self, charged: Charged) -> Release:
         """Add the noise. A step is drawn once: a second call for the same one raises RuntimeError."""
@@ -299,6 +301,12 @@ def add_up(rows: Integers, stream: Integers, num_streams: int) -> Integers:
     for coordinate, entries in zip(sums, rows.T, strict=True):
         np.add.at(coordinate, stream, entries)
     return np.ascontiguousarray(sums.T)
+
+
+def split_by_stream(rows: Integers, stream: Integers, num_streams: int) -> list[Integers]:
+    """Each stream's part of rows that are in the order of the streams."""
+    ends = np.searchsorted(stream, np.arange(num_streams + 1)).tolist()
+    return [rows[first:end] for first, end in itertools.pairwise(ends)]
 
 
 def add_noise(exact_sum: Integers) -> Integers:

@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,12 +22,12 @@ from dpfuse.policy.design import Design
 from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
-from dpfuse.privacy.release import Accounts, make_noise
+from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
 from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
-_ROWS_PER_STREAM, _MOST_ROWS = 64, 256
+_ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
 Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
@@ -163,11 +163,8 @@ class FusionCentre:
         stream, ids, values = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(ids)
         self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
-        ends = np.searchsorted(stream, np.arange(1, len(self.streams)))
-        entries = [
-            Entry(name, step, charged, own_ids)
-            for name, charged, own_ids in zip(self.streams, many, np.split(ids, ends), strict=True)
-        ]
+        own_ids = split_by_stream(ids, stream, len(self.streams))
+        entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
         rows = self._ledger.commit(entries)
         self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
@@ -202,8 +199,8 @@ class FusionCentre:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
 
     def _warm_up(self) -> None:
-        """Compile everything before the clock starts: no step waits for it, and holds accounts that others wait for."""
-        make_noise(self.design.structure.dimension * len(self.streams))
+        """Make and compile everything before the clock starts: no step waits for it, nor others for its accounts."""
+        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
         nobody = np.zeros(0, np.int64)
         carry = self._step.init()  # with accounts of its own, and thrown away
         carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
@@ -226,18 +223,18 @@ class FusionCentre:
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
             due = {row.stream: row for row in together}
-            carry, estimate = self._step.follow(carry, *self._released(due.values()))
+            carry, estimate = self._step.follow(carry, *self._released(list(due.values())))
             if step > last - num_kept(len(self.streams)):
                 self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
 
-    def _released(self, rows: Iterable[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _released(self, rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Weights and values of each stream's release, zeros for a stream without one."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
-        for row in rows:
-            number = self._numbers[row.stream]
-            weights[number], values[number] = row.weight, np.frombuffer(row.release, "<i8")
+        numbers = [self._numbers[row.stream] for row in rows]
+        weights[numbers] = [row.weight for row in rows]
+        values[numbers] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
         return weights, values
 
     def _accounts(self) -> Accounts:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfuse.errors import LedgerRefused
-from dpfuse.runtime.ledger import audit, postgres
+from dpfuse.runtime.ledger import audit, postgres_audit
 from dpfuse.runtime.ledger.head import head_path
+from dpfuse.runtime.ledger.postgres import PostgresLedger
 from dpfuse.runtime.ledger.postgres_store import Address, has_ledger_at, is_address
 from dpfuse.runtime.ledger.rows import Row
 from dpfuse.runtime.ledger.writer import Ledger
@@ -22,7 +23,7 @@ Place = str | os.PathLike[str]
 
 def create_ledger(where: Place, design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
     """A new ledger at that place, with these streams for good, and opened."""
-    kind = postgres.PostgresLedger if is_address(where) else Ledger
+    kind = PostgresLedger if is_address(where) else Ledger
     return kind.create(where, design, streams)
 
 
@@ -38,7 +39,7 @@ def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = No
     if is_address(where):
         if create and not has_ledger_at(where):
             return create_ledger(where, design, ("main",) if streams is None else streams)
-        return postgres.PostgresLedger.open(where, design, streams)
+        return PostgresLedger.open(where, design, streams)
     path = Path(where).resolve()
     if create and not path.exists() and not head_path(path).exists():
         return create_ledger(path, design, ("main",) if streams is None else streams)
@@ -59,13 +60,13 @@ def verify(where: Place) -> audit.Audit:
         LedgerRefused: if a row was changed, added, moved or is missing, if the ledger is behind its head file, if a
             budget was passed, or if accounts do not add up to what was debited.
     """
-    return postgres.verify(where) if is_address(where) else audit.verify(where)
+    return postgres_audit.verify(where) if is_address(where) else audit.verify(where)
 
 
 def public_rows(where: Place, stream: str | None = None, start: int = 1) -> Iterator[Row]:
     """The rows from step `start` on, by step, as they may be handed to anybody; of one stream, or of all."""
     if is_address(where):
-        return postgres.public_rows(where, stream, start)
+        return postgres_audit.public_rows(where, stream, start)
     return audit.public_rows(where, stream, start)
 
 

@@ -13,7 +13,6 @@ import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,22 +22,22 @@ from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, as_ids
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
-from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile, read_head
+from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile
+from dpfuse.runtime.ledger.postgres_audit import head_path, read_known_head, write_new_head
+from dpfuse.runtime.ledger.postgres_schema import has_ledger, make_tables
 from dpfuse.runtime.ledger.postgres_store import (
+    ALL_ON,
     Address,
     Session,
     check_durable,
     check_private,
     connect,
     driver,
-    has_ledger,
-    make_tables,
-    reading,
     refusals,
     snapshot_of,
 )
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip
-from dpfuse.runtime.ledger.store import read_terms, sync_folder
+from dpfuse.runtime.ledger.store import read_terms
 from dpfuse.runtime.ledger.writer import Ledger
 
 if TYPE_CHECKING:
@@ -64,7 +63,8 @@ INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
 """
 # Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
 _ALONE = """
-SELECT pg_backend_pid(), current_setting('synchronous_commit'), current_setting('fsync'), (
+SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes')], (
     SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS own (name, last)
     WHERE last <> coalesce((SELECT max(step) FROM releases WHERE stream = own.name), 0)
 )
@@ -126,7 +126,7 @@ class PostgresLedger(Ledger):
                 if has_ledger(connection, address):
                     raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
                 target = head_path(terms.ledger_id, head)
-                _write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
+                write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
                 try:
                     make_tables(connection, address, terms)
                 except BaseException:  # nothing was released
@@ -182,7 +182,7 @@ class PostgresLedger(Ledger):
         for name in own:
             _check.is_one_of("streams", name, terms.streams)
         target = head_path(terms.ledger_id, head)
-        known = _read_known_head(target, address)
+        known = read_known_head(target, address)
         _claim(connection, address, terms, own)
         # From here on these streams stand still: the audit knows their last rows.
         with snapshot_of(connection) as snapshot:
@@ -277,11 +277,9 @@ class PostgresLedger(Ledger):
     def _check_and_debit(self, debits: dict[int, int], streams: list[str]) -> None:
         """Add to the accounts, none past the budget, if server and streams are as they were."""
         lasts = [self._audit.streams[stream].last_step for stream in streams]
-        [(backend, waits, syncs, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
-        if (waits, syncs) != ("on", "on"):
-            raise LedgerRefused(
-                f"{self._address} may forget what it has committed; set fsync and synchronous_commit on"
-            )
+        [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
+        if settings != ["on"] * 3:
+            raise LedgerRefused(f"{self._address} may forget what it has committed; {ALL_ON}")
         if backend != self._backend:
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
         if num_strange:
@@ -312,80 +310,6 @@ class PostgresLedger(Ledger):
             except BaseException:
                 self.close()
                 raise
-
-
-def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
-    """Read the whole ledger, also while its writers are at work; see `audit.verify`."""
-    address = Address.parse(where)
-    with reading(address) as (_, terms):
-        known = _read_known_head(head_path(terms.ledger_id, head), address)
-    # The head is older than what is read now: what was committed meanwhile is ahead of it.
-    with reading(address) as (snapshot, terms):
-        return check_rows(snapshot, address, terms, known)
-
-
-def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The rows from step `start` on, by step; for any role that may read what is public, and without a head file."""
-    with reading(Address.parse(where)) as (snapshot, terms):
-        if stream is not None:
-            _check.is_one_of("stream", stream, terms.streams)
-        where_stream, names = ("", ()) if stream is None else ("AND stream = ?", (stream,))
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? {where_stream} ORDER BY step, stream"
-        yield from map(Row._make, snapshot.execute(query, (start, *names)))
-
-
-def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
-    """Let this host write to a ledger that another one created: read all of it, and begin a head file.
-
-    Nothing here shows that the server was not rolled back before, unless a `tip` is named that it must have come to:
-    the one that `verify` tells on a host that has a head file.
-    """
-    address = Address.parse(where)
-    with reading(address) as (snapshot, terms):
-        audit = check_rows(snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip))
-        if (
-            tip not in (None, terms.first_tip)
-            and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall()
-        ):
-            raise LedgerRefused(f"{address} has never come to that tip: it was rolled back, or is another ledger")
-        target = head_path(terms.ledger_id, head)
-        _write_new_head(target, Head(terms.ledger_id, audit.number, audit.tip))
-        return target
-
-
-def head_path(ledger_id: str, named: str | os.PathLike[str] | None = None) -> Path:
-    """Where this host keeps the head of a ledger in PostgreSQL: as named, or by the ledger's id in the state folder.
-
-    That is the folder in DPFUSE_STATE, else `dpfuse` in XDG_STATE_HOME, else in ~/.local/state.
-    """
-    if named is not None:
-        return Path(named).resolve()
-    if not (folder := os.environ.get("DPFUSE_STATE")):
-        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-        folder = os.path.join(state, "dpfuse")
-    return Path(folder).resolve() / f"{ledger_id}.head"
-
-
-def _write_new_head(path: Path, head: Head) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        file = SharedHeadFile(path, create=True)
-    except FileExistsError:
-        raise LedgerRefused(f"{path} is there already; it belongs to a ledger, so name another head file") from None
-    try:
-        file.write(head, sync=True)
-        sync_folder(path.parent)
-    finally:
-        file.close()
-
-
-def _read_known_head(path: Path, address: Address) -> Head:
-    if not path.exists():
-        raise LedgerRefused(
-            f"{path} is missing, so nothing shows that {address} was not rolled back; put the file back, or, on a host "
-            f"that is new to this ledger, run `dpfuse ledger join`"
-        )
-    return read_head(path)
 
 
 def _claim(connection: Connection[Any], address: Address, terms: Terms, streams: Collection[str]) -> None:

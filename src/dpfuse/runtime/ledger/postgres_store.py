@@ -1,4 +1,4 @@
-"""The PostgreSQL database under a ledger: its address and tables, how it is reached, and what its errors mean."""
+"""The PostgreSQL server under a ledger: its address, how it is reached, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from dpfuse.errors import LedgerRefused, MissingExtra
+from dpfuse.runtime.ledger.postgres_schema import GRANT_PUBLIC, check_version, has_ledger
 from dpfuse.runtime.ledger.rows import Terms
 from dpfuse.runtime.ledger.store import read_terms
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
-SCHEMA_VERSION = 1
+ALL_ON = "set fsync, full_page_writes and synchronous_commit on"
 _OLDEST_SERVER = 140000
 _PREFIXES = ("postgresql://", "postgres://")
 _LOCK_WAIT_MS = 15_000
@@ -33,53 +34,6 @@ _SESSION = {
     "tcp_keepalives_interval": 2,
     "tcp_keepalives_count": 3,
 }
-
-# As in SQLite (see `store`), but for the order of the key: here rows of one stream are looked up by the index.
-# The version is read before anything else. {budget} is at most 2^61: no sum of two accounts can leave 63 bits.
-_SCHEMA = """
-CREATE TABLE {schema}.version (number INTEGER NOT NULL);
-CREATE TABLE {schema}.terms (content TEXT NOT NULL);
-CREATE TABLE {schema}.commits (number BIGINT PRIMARY KEY, tip BYTEA NOT NULL, debited TEXT NOT NULL);
-CREATE TABLE {schema}.releases (
-    stream TEXT COLLATE "C" NOT NULL,
-    step BIGINT NOT NULL CHECK (step >= 1),
-    release BYTEA NOT NULL,
-    weight BIGINT NOT NULL CHECK (weight >= 0),
-    cost BIGINT CHECK (cost >= 0),
-    budget_left BIGINT CHECK (budget_left BETWEEN 0 AND {budget}),
-    hash BYTEA NOT NULL,
-    commit_number BIGINT NOT NULL,
-    PRIMARY KEY (stream, step)
-);
-CREATE TABLE {schema}.accounts (
-    sensor BIGINT PRIMARY KEY CHECK (sensor >= 0),
-    spent BIGINT NOT NULL CHECK (spent BETWEEN 0 AND {budget})
-) WITH (fillfactor = 70);
-CREATE FUNCTION {schema}.refuse() RETURNS trigger LANGUAGE plpgsql AS $$
-    BEGIN RAISE integrity_constraint_violation USING MESSAGE = 'a ledger is append-only'; END $$;
-CREATE FUNCTION {schema}.follow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-    IF EXISTS (SELECT 1 FROM {schema}.releases WHERE stream = new.stream AND step > new.step) THEN
-        RAISE integrity_constraint_violation USING MESSAGE = 'a step is behind the last one';
-    END IF;
-    RETURN new;
-END $$;
-CREATE TRIGGER releases_only_follow BEFORE INSERT ON {schema}.releases
-    FOR EACH ROW EXECUTE FUNCTION {schema}.follow();
-CREATE TRIGGER accounts_only_grow BEFORE UPDATE ON {schema}.accounts
-    FOR EACH ROW WHEN (new.spent < old.spent OR new.sensor <> old.sensor) EXECUTE FUNCTION {schema}.refuse();
-CREATE TRIGGER accounts_stay BEFORE DELETE ON {schema}.accounts FOR EACH ROW EXECUTE FUNCTION {schema}.refuse();
-CREATE TRIGGER accounts_are_kept BEFORE TRUNCATE ON {schema}.accounts EXECUTE FUNCTION {schema}.refuse();
-"""
-_APPEND_ONLY = """
-CREATE TRIGGER {table}_stay BEFORE UPDATE OR DELETE ON {schema}.{table}
-    FOR EACH ROW EXECUTE FUNCTION {schema}.refuse();
-CREATE TRIGGER {table}_are_kept BEFORE TRUNCATE ON {schema}.{table} EXECUTE FUNCTION {schema}.refuse();
-"""
-_PUBLIC = """
-GRANT USAGE ON SCHEMA {schema} TO {role};
-GRANT SELECT ON {schema}.version, {schema}.terms, {schema}.releases TO {role};
-GRANT SELECT (number, tip) ON {schema}.commits TO {role};
-"""
 
 
 def driver() -> Any:
@@ -121,6 +75,11 @@ class Address:
             schema,
             f"postgresql://{host}{parts.path}{'?' if shown else ''}{shown_query}",
         )
+
+    @property
+    def quoted(self) -> str:
+        """The schema in a statement: `user` and `order` are names, too."""
+        return f'"{self.schema}"'
 
     def __str__(self) -> str:
         return self.name
@@ -208,34 +167,15 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
         if version < _OLDEST_SERVER:
             raise LedgerRefused(f"{address} is a PostgreSQL {version // 10000}; a ledger needs 14 or later")
         # Only this schema; a temporary table cannot stand before it.
-        settings = _SESSION | {"search_path": f"{address.schema}, pg_temp"}
+        settings = _SESSION | {"search_path": f"{address.quoted}, pg_temp"}
         query = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)"
         connection.execute(query, (list(settings), [str(value) for value in settings.values()]))
         if not is_new:
-            _check_version(connection, address)
+            check_version(connection, address)
     except BaseException:
         connection.close()
         raise
     return connection
-
-
-def _check_version(connection: Connection[Any], address: Address) -> None:
-    # By its full name: a schema that this role may not use would be passed over.
-    query = f"SELECT number FROM {address.schema}.version"
-    found = has_ledger(connection, address) and connection.execute(query).fetchall()
-    if not found:
-        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; check the address, or create one")
-    if found != [(SCHEMA_VERSION,)]:
-        raise LedgerRefused(
-            f"{address} has ledger version {found[0][0]}, this dpfuse reads {SCHEMA_VERSION}; use the dpfuse that "
-            f"wrote it"
-        )
-
-
-def has_ledger(connection: Connection[Any], address: Address) -> bool:
-    """Whether the schema holds the tables of a ledger."""
-    query = "SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = %s AND tablename = 'version'"
-    return connection.execute(query, (address.schema,)).fetchall() != [(0,)]
 
 
 def has_ledger_at(where: str) -> bool:
@@ -243,19 +183,6 @@ def has_ledger_at(where: str) -> bool:
     address = Address.parse(where)
     with refusals(address), closing(connect(address, is_new=True)) as connection:
         return has_ledger(connection, address)
-
-
-def make_tables(connection: Connection[Any], address: Address, terms: Terms) -> None:
-    """Write an empty ledger, all of it or nothing."""
-    names = {"schema": address.schema}
-    tables = ("version", "terms", "commits", "releases")
-    schema = _SCHEMA.format(budget=terms.mechanism.budget, **names)
-    with connection.transaction():
-        if not connection.execute("SELECT to_regnamespace(%s) IS NOT NULL", (address.schema,)).fetchall()[0][0]:
-            connection.execute(f"CREATE SCHEMA {address.schema}")
-        connection.execute(schema + "".join(_APPEND_ONLY.format(table=table, **names) for table in tables))
-        connection.execute("INSERT INTO version VALUES (%s)", (SCHEMA_VERSION,))
-        connection.execute("INSERT INTO terms VALUES (%s)", (terms.to_json(),))
 
 
 def check_durable(connection: Connection[Any], address: Address) -> None:
@@ -266,9 +193,7 @@ def check_durable(connection: Connection[Any], address: Address) -> None:
     if is_standby or read_only == "on":
         raise LedgerRefused(f"{address} takes no writes: a standby, or read-only; name the primary server")
     if (fsync, full_pages, waits) != ("on", "on", "on"):
-        raise LedgerRefused(
-            f"{address} may forget what it has committed; set fsync, full_page_writes and synchronous_commit on"
-        )
+        raise LedgerRefused(f"{address} may forget what it has committed; {ALL_ON}")
     if encoding != "UTF8":
         raise LedgerRefused(f"{address} is a database in {encoding}; create one in UTF8")
 
@@ -287,8 +212,8 @@ def grant_public(where: str, role: str) -> None:
     """Let a role of the server read what is public: terms and rows, not the accounts, nor how much was debited."""
     address = Address.parse(where)
     with refusals(address), closing(connect(address)) as connection:
-        names = {"schema": address.schema, "role": driver().sql.Identifier(role).as_string(connection)}
-        connection.execute(_PUBLIC.format(**names))
+        names = {"schema": address.quoted, "role": driver().sql.Identifier(role).as_string(connection)}
+        connection.execute(GRANT_PUBLIC.format(**names))
 
 
 @contextmanager

@@ -66,6 +66,7 @@ class Ledger:
         self._head, self._connection, self._audit = head, connection, audit
         self._mechanism = self.terms.mechanism
         self._shared: IndividualFilter | None = None
+        self._debits: dict[int, int] = {}
         self._process = os.getpid()
         self._is_open = True
 
@@ -122,7 +123,9 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        return cls(path, head, connection, audit)
+        ledger = cls(path, head, connection, audit)
+        connection.create_scalar_function("debit_of", cast(Any, ledger._debits.__getitem__), 1)
+        return ledger
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -257,9 +260,10 @@ class Ledger:
         """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
         try:
             if max(debits.values()) <= self._mechanism.budget:
-                self._connection.create_scalar_function("debit_of", cast(Any, debits.__getitem__), 1)
                 sensors = np.fromiter(debits, np.int64, len(debits))
+                self._debits.update(debits)
                 self._connection.execute(_DEBIT, (sqlite().carray(sensors),))
+                self._debits.clear()
                 return
         except sqlite().ConstraintError:
             pass

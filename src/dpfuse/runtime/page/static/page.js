@@ -37,6 +37,14 @@ const SAYS = {
   live: () => `Live, every ${duration(settings.interval_s)}`,
 };
 
+const count = (number) => number?.toLocaleString("en");
+
+// What stays on the page once it is so.
+const ENDS = {
+  over: `The design has made its ${count(settings.horizon)} releases. It never starts again on the same sensors.`,
+  spent: "The budget is spent. Releases go on by the clock, as noise alone.",
+};
+
 function currentState() {
   if (link.status?.state === "failed") return "failed";
   if (!link.isOpen) return link.wasOpen ? "lost" : "connecting";
@@ -56,9 +64,7 @@ function showState() {
   const text = SAYS[state]();
   document.body.dataset.state = state;
   if (byId("status-text").textContent !== text) byId("status-text").textContent = text;
-  const end = { over: `The design has made its ${settings.horizon?.toLocaleString("en")} releases. It never starts again on the same sensors.`,
-    spent: "The budget is spent. Releases go on by the clock, as noise alone." }[state];
-  if (end) notice(end, false);
+  if (ENDS[state]) notice(ENDS[state], false);
 }
 
 function notice(text, isPassing = true) {
@@ -83,7 +89,10 @@ function onStatus(status) {
   }
   if (before && before.first_step !== status.first_step) {
     view.restarts.push(status.first_step);
-    notice(`The centre restarted and goes on at step ${status.first_step.toLocaleString("en")}. What was released before stays as it was; nothing is drawn twice.`);
+    notice(
+      `The centre restarted and goes on at step ${count(status.first_step)}. What was released before stays as ` +
+        "it was; nothing is drawn twice.",
+    );
   }
   showState();
 }
@@ -103,12 +112,12 @@ function askForFrame() {
 
 function draw() {
   isDue = false;
-  drawnAt = performance.now();
   panels.draw();
   readout.draw();
   showState();
   document.body.dataset.step = history.last?.step ?? "";
   if (history.last && !performance.getEntriesByName("up").length) performance.mark("up");
+  drawnAt = performance.now();
 }
 
 function restart() {
@@ -176,4 +185,6 @@ for (const element of document.querySelectorAll(".replay")) element.hidden = !se
 setUpChoices();
 restart();
 setInterval(showState, 500);
-setInterval(() => { if (currentState() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence(); }, SUMMARY_MS);
+setInterval(() => {
+  if (currentState() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence();
+}, SUMMARY_MS);

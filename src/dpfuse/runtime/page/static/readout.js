@@ -1,10 +1,9 @@
 // The numbers of the page: the estimate at large, the facts beside it, the table, and a sentence for screen readers.
 
-import { clock, digitsFor, fixed, significant } from "./text.js";
+import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
 
-const SPREAD = 1.96;
 const TABLE_ROWS = 12;
-const ERROR_STEPS = 300;
+const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
 
 export function makeReadout(settings, view, history) {
@@ -24,12 +23,13 @@ export function makeReadout(settings, view, history) {
     draw();
   });
   show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
-  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
+  show("loss-note", isTotal ? "Rényi loss" : `a sensor, of ${budget}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
     show("quantity", label.name);
     show("unit", label.unit);
+    show("estimate-unit", label.unit);
     document.title = `${label.name} · dpfuse live`;
     const point = history.newest(1)[0];
     if (!point) {
@@ -44,11 +44,12 @@ export function makeReadout(settings, view, history) {
     show("spread", fixed(half, digits));
     show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
     show("step", point.step.toLocaleString("en"));
-    show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
+    const time = clock(point.step * interval);
+    show("step-note", horizon === null ? `after ${time}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.budget_left));
-      show("budget-note", `of ${significant(budget)}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
+      show("budget-note", `of ${budget}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
       byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
     }
     if (isReplay) drawReplay(point, digits);
@@ -56,10 +57,14 @@ export function makeReadout(settings, view, history) {
   }
 
   function drawReplay(point, digits) {
-    const recent = history.newest(ERROR_STEPS).filter((one) => one.error);
+    const recent = history.newest(RECENT_STEPS).filter((one) => one.error);
+    const held = recent.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
+    const time = clock(recent.length * interval);
+    const share = fixed((100 * held) / recent.length, 0);
+    show("coverage", recent.length ? `The truth was in it ${share}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
-    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${clock(recent.length * interval)}` : "");
+    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
     show("latency", point.latency_ms === null ? "–" : `${significant(point.latency_ms)} ms`);
     show("latency-note", `of ${fixed(1000 * interval, 0)} ms`);
@@ -67,16 +72,21 @@ export function makeReadout(settings, view, history) {
 
   function drawTable(digits) {
     tableDueAt = performance.now() + TABLE_MS;
+    const replayed = [
+      ["Truth", (one) => fixed(at(one.truth), digits)],
+      ["Error", (one) => fixed(at(one.error), digits)],
+      ["Reports", (one) => fixed(one.reports, 0)],
+      ["Tick, ms", (one) => significant(one.latency_ms)],
+    ];
     const columns = [
       ["Step", (one) => one.step.toLocaleString("en")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
-      ...(isReplay ? [["Truth", (one) => fixed(at(one.truth), digits)], ["Error", (one) => fixed(at(one.error), digits)]] : []),
       ["Released", (one) => one.release.map((entry) => fixed(entry, 2)).join(", ")],
       ["Weight", (one) => significant(one.weight)],
       ["Loss", (one) => significant(one.loss)],
       ...(isTotal ? [["Budget left", (one) => significant(one.budget_left)]] : []),
-      ...(isReplay ? [["Reports", (one) => fixed(one.reports, 0)], ["Tick, ms", (one) => significant(one.latency_ms)]] : []),
+      ...(isReplay ? replayed : []),
     ];
     const cell = (kind, text, scope) => {
       const element = Object.assign(document.createElement(kind), { textContent: text });
@@ -98,7 +108,8 @@ export function makeReadout(settings, view, history) {
     const label = settings.labels[view.coordinate];
     const digits = digitsFor(SPREAD * at(point.std));
     const left = isTotal ? ` ${fixed((100 * point.budget_left) / budget, 0)} percent of the budget left.` : "";
-    return `Step ${point.step}: ${label.name} ${fixed(at(point.mean), digits)} plus or minus ${fixed(SPREAD * at(point.std), digits)} ${label.unit}.${left}`;
+    const [mean, spread] = [fixed(at(point.mean), digits), fixed(SPREAD * at(point.std), digits)];
+    return `Step ${point.step}: ${label.name} ${mean} plus or minus ${spread} ${label.unit}.${left}`;
   }
 
   return { draw, sentence };

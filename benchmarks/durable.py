@@ -1,0 +1,63 @@
+"""One durable release against what it cannot do without: its noise and one sync of a file.
+
+Both are measured in turn in one run, so that whatever else the machine does falls on both alike. A durable release is
+one step of a ledger with one stream: check, debit, draw, record, commit, for 64 sensors that were charged before.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from _measure import Timing, summarise, write_results
+from live_step import SENSORS, make_design
+from rich.progress import track
+
+import dpfuse
+from dpfuse.policy.exact import compute_inline
+from dpfuse.privacy import add_noise
+
+REPEATS = 1500
+
+
+def main() -> None:
+    """Measure and write results/durable.json."""
+    compute_inline()
+    results = {}
+    for accounting in ("total", "individual"):
+        release, bare = measure(accounting)
+        results[accounting] = {
+            "durable release": release.to_dict(),
+            "noise and one sync": bare.to_dict(),
+            "ratio of medians": round(release.median / bare.median, 2),
+        }
+    setting = {"sensors": SENSORS, "dimension": 2, "repeats": REPEATS}
+    write_results("durable", {"setting": setting, "ms": results}, packages=["apsw"])
+
+
+def measure(accounting: str) -> tuple[Timing, Timing]:
+    """Milliseconds of a durable release, and of noise and sync alone."""
+    design, rng = make_design(accounting, num_steps=REPEATS + 20), np.random.default_rng(0)
+    step, ids = dpfuse.ExactStep(design, SENSORS), np.arange(SENSORS)
+    durable, bare = [], []
+    with tempfile.TemporaryDirectory() as folder, open(Path(folder) / "bare", "wb", buffering=0) as file:
+        with dpfuse.Ledger.create(Path(folder) / "ledger.db", design) as ledger:
+            carry = step.init(ledger.accounts("main"))
+            for number in track(range(1, REPEATS + 21), f"{accounting} accounts"):
+                carry, charged = step.contribute(carry, ids, rng.uniform([0, 0], [400, 20], size=(SENSORS, 2)))
+                start = time.perf_counter()
+                [row] = ledger.commit([dpfuse.Entry("main", number, charged, ids)])
+                middle = time.perf_counter()
+                file.write(add_noise(np.zeros(2, np.int64)).tobytes())
+                os.fdatasync(file.fileno())
+                bare.append(time.perf_counter() - middle)
+                durable.append(middle - start)
+                carry, _ = step.estimate(carry, row.to_release())
+    return summarise(durable[20:]), summarise(bare[20:])  # the first ones fill caches
+
+
+if __name__ == "__main__":
+    main()
