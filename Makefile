@@ -17,10 +17,12 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit docs lock clean
+.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
+	@echo "make live       a fusion centre at work: simulated vehicles, releases, estimates and a page to watch; Ctrl-C ends it"
+	@echo "make live-design train the design that make live runs, five minutes; kept in src/dpfuse/designs"
 	@echo "make test       the quick tests"
 	@echo "make test-slow  the long tests"
 	@echo "make check      format, lint, types and the quick tests"
@@ -41,6 +43,13 @@ help:
 
 demo: $(READY)
 	$(BIN)/dpfuse demo $(if $(UPDATES),--updates $(UPDATES))
+
+live: $(READY)
+	$(BIN)/dpfuse live
+
+live-design: $(READY)
+	$(BIN)/python experiments/live/design.py
+	$(BIN)/python docs/results.py
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"

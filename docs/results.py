@@ -9,12 +9,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 README, ENVIRONMENT, PAGE = ROOT / "README.md", ROOT / "docs/environment.md", ROOT / "docs/page.md"
+REMOTE = ROOT / "docs/remote.md"
 RESULTS = ROOT / "benchmarks/results"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
 _US101 = re.compile(r"(?<=<!-- us101 -->\n).*?(?=<!-- /us101 -->)", re.S)
 _RACE = re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- /race -->)", re.S)
-
 _PAGE = re.compile(r"(?<=<!-- page -->\n).*?(?=<!-- /page -->)", re.S)
+_LIVE = re.compile(r"(?<=<!-- live-design -->\n).*?(?=<!-- /live-design -->)", re.S)
 
 
 def read(name: str) -> dict[str, Any]:
@@ -110,8 +111,8 @@ def page() -> str:
     return (
         f"In headless Chromium on {found['machine']['cores']} cores the page has drawn its first release "
         f"{up['median'] / 1e3:.2f} s after it was asked for ({up['p99'] / 1e3:.2f} s in the slowest of {up['repeats']} "
-        f"visits), and is seen after {paint['median'] / 1e3:.2f} s. It takes {found['kilobytes']:.0f} kB and then changes "
-        f"{found['updates per second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
+        f"visits), and is seen after {paint['median'] / 1e3:.2f} s. It takes {found['kilobytes']:.0f} kB and then "
+        f"changes {found['updates per second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
         "*`make bench`, kept in [../benchmarks/results/page.json](../benchmarks/results/page.json).*\n"
     )
 
@@ -120,12 +121,39 @@ def _several(values: list[float | None]) -> str:
     return ", ".join("never" if value is None else f"{value:.0f}" for value in values)
 
 
+def live_design() -> str:
+    """The part of docs/remote.md on the design that comes with dpfuse."""
+    found = json.loads((ROOT / "src/dpfuse/designs/freeway.json").read_text())
+    rows = [
+        ("the design", f"{found['mse']:.0f} ({found['ci95'][0]:.0f} to {found['ci95'][1]:.0f})"),
+        ("no noise (non-private floor)", f"{found['non_private_mse']:.0f}"),
+        ("no releases (prior)", f"{found['prior_mse']:.0f}"),
+    ]
+    test, spent = found["test"], f"{found['budget_spent_max']:.4f} of {found['guarantee']['budget']:g}"
+    text = (
+        "| | squared error [(veh/km)^2], 95% interval |\n|---|---|\n"
+        + "".join(f"| {name} | {error} |\n" for name, error in rows)
+        + f"\n*{test['runs']} runs of {test['minutes']} minutes that it has not seen, {100 * found['share']:.0f}% of "
+        + f"the vehicles report. Its 95% interval held the truth {100 * found['coverage']:.0f}% of the time; the "
+        + f"vehicle that spent most spent {spent}. `make live-design`, kept in "
+        + "[freeway.json](../src/dpfuse/designs/freeway.json).*\n"
+    )
+    if us101 := found["us101"]:
+        text += (
+            "\nOn the recorded US-101, which is another road with other drivers, the same design has "
+            + f"{us101['mse']:.0f} against {us101['prior_mse']:.0f} without releases, and its interval holds the truth "
+            + f"{100 * us101['coverage']:.0f}% of the time: for a road of your own, train a design of your own.\n"
+        )
+    return text
+
+
 def main() -> None:
     """Write the results into README and docs."""
     text = _BLOCK.sub(lambda _: quoted(), README.read_text())
     README.write_text(_US101.sub(lambda _: quoted_us101(), text))
     PAGE.write_text(_PAGE.sub(lambda _: page(), PAGE.read_text()))
     ENVIRONMENT.write_text(_RACE.sub(lambda _: race(), ENVIRONMENT.read_text()))
+    REMOTE.write_text(_LIVE.sub(lambda _: live_design(), REMOTE.read_text()))
 
 
 if __name__ == "__main__":

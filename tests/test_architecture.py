@@ -110,6 +110,7 @@ def test_an_unknown_name_is_an_attribute_error():
 @pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data", "dpfuse.runtime"])
 def test_importing_is_quick(module):
     slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib", "pyarrow", "apsw", "psycopg")
+    slow += ("fastapi", "uvicorn", "paho", "orjson", "httpx")
     code = f"import sys, {module}; print([name for name in {slow} if name in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert loaded.stdout.strip() == "[]"

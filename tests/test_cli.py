@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 import dpfuse
 from dpfuse import cli
 
-COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal", "ledger")
+COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal", "ledger", "live", "serve",
+            "token", "broker", "estimate", "replay")  # fmt: skip
 TRAIN = ("--budget", "1.5", "--adjacency", "replace-one", "--split-by", "run", "--updates", "1")
 
 

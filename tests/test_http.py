@@ -6,8 +6,11 @@ import asyncio
 import itertools
 import json
 import logging
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
@@ -18,7 +21,9 @@ from conftest import make_design
 from dpfuse.privacy import gdp_epsilon
 from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
+from dpfuse.runtime import ingest
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
+from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
 from wire import (
     JSON,
@@ -389,9 +394,7 @@ class TestClients:
             len(set((sensor, step) for _, sensor, step, _ in recorded.centre.got)) == len(recorded.centre.got) == 1000
         )
 
-    def test_a_large_batch_does_not_hold_up_a_release(self, tmp_path):
-        """Other requests are served between parts of a batch."""
-
+    def test_a_large_batch_leaves_room_for_other_requests(self, tmp_path):
         class Slow(Recorder):
             def receive(self, *report):
                 super().receive(*report)
@@ -404,14 +407,28 @@ class TestClients:
                 transport = httpx.ASGITransport(live.app)
                 async with httpx.AsyncClient(transport=transport, base_url="http://centre") as client:
                     sending = asyncio.ensure_future(client.post("/v1/reports", json=batch))
-                    await asyncio.sleep(0.1)
-                    done = len(live.centre.got)
+                    while not live.centre.got:
+                        await asyncio.sleep(0)
                     assert (await client.get("/v1/clock")).status_code == 200
-                    is_between = done < len(live.centre.got) + 1 <= MAX_BATCH
+                    num_taken = len(live.centre.got)
                     assert (await sending).status_code == 202
-                    return is_between
+                    return num_taken
 
-            assert asyncio.run(both())
+            assert 0 < asyncio.run(both()) < MAX_BATCH
+
+    @pytest.mark.parametrize(("due_in_s", "waits_s"), [(0.002, 0.005), (0.0, 0.003), (0.004, 0), (0.19, 0)])
+    def test_no_report_is_taken_around_the_moment_of_a_release(self, recorded, monkeypatch, due_in_s, waits_s):
+        """Before the body is read, and before each part of a batch, the intake waits until the release has left."""
+        waited = []
+
+        async def sleep(seconds):
+            waited.append((pytest.approx(seconds), len(recorded.centre.got)))
+
+        closes_in_s = (due_in_s - 0.1) % 0.2
+        monkeypatch.setattr(ingest.asyncio, "sleep", sleep)
+        recorded.watch.clock = lambda: {"closes_in_s": closes_in_s, "delay_s": 0.1, "interval_s": 0.2}
+        recorded.send(*(recorded.report(sensor) for sensor in range(ingest._AT_ONCE + 1)))
+        assert waited == [(waits_s, 0), (waits_s, 0), (waits_s, ingest._AT_ONCE)]
 
 
 @pytest.fixture(scope="module")
@@ -489,6 +506,29 @@ class TestServe:
             assert "failing.db is locked by another program" in running.stderr()
             assert running.stderr().startswith("dpfuse: ") and running.stderr().count("\n") == 1
 
+    @pytest.mark.slow
+    def test_it_speaks_tls_and_nothing_else_then(self, place):
+        openssl = shutil.which("openssl") or pytest.skip(
+            "openssl is not here; to run this test: apt-get install openssl"
+        )
+        subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+        new = (openssl, "req", "-x509", "-newkey", "ed25519", "-nodes", "-keyout", "key", "-out", "cert", *subject)
+        subprocess.run(new, cwd=place[0], check=True, capture_output=True)
+        options = ("--tls-cert", "cert", "--tls-key", "key")
+        with serve(place, "endless.dpfuse", *options, ledger="tls.db") as running:
+            address = address_of(running)
+            assert address.startswith("https://127.0.0.1:")
+            trusted = ssl.create_default_context(cafile=place[0] / "cert")
+            assert httpx.get(f"{address}/v1/clock", verify=trusted, trust_env=False).status_code == 200
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{address}/v1/clock", trust_env=False)
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{address}/v1/clock".replace("https", "http"), trust_env=False)
+
+    def test_an_address_that_others_can_listen_in_to_is_warned_of(self, caplog):
+        assert _address(Listen("::1"), 8765) == "http://[::1]:8765" and caplog.text == ""
+        assert _address(Listen("0.0.0.0"), 80) == "http://0.0.0.0:80" and "in the clear" in caplog.text
+
     @pytest.mark.parametrize(
         ("options", "code", "message"),
         [
@@ -521,3 +561,13 @@ def test_call_raises_what_leaves_the_application():
 
     with pytest.raises(RuntimeError, match="out"):
         call(broken, "GET", "/")
+
+
+def test_answers_leave_at_once():
+    """A listening socket whose connections do not wait for acknowledgements, and drop peers that give none."""
+    with _bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000

@@ -8,13 +8,13 @@ import httpx
 import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from wire import events, following, rig, serving
 
 from conftest import make_design
 from dpfuse.privacy import Mechanism
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.release import Release
 from dpfuse.runtime import metrics as metrics_module
+from wire import events, following, rig, serving
 
 
 def samples(text):

@@ -12,7 +12,6 @@ from importlib import resources
 import httpx
 import pytest
 import uvicorn
-from wire import SECRET, Watch, events, following, rig, serving, wait_for
 
 from conftest import departing, make_design
 from dpfuse.policy import Design
@@ -22,8 +21,9 @@ from dpfuse.runtime.http import make_app
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.page import feed as feed_module
-from dpfuse.runtime.tokens import Tokens
+from dpfuse.runtime.tokens import Tokens, new_secret
 from parts import needs
+from wire import SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
 
 FLAGS = [
     "--no-sandbox",
@@ -107,37 +107,40 @@ class TestFeed:
             assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
+@pytest.fixture(scope="module")
+def still(tmp_path_factory):
+    """A centre with two streams that does nothing."""
+    with rig(tmp_path_factory.mktemp("still"), streams=("north", "south")) as live:
+        yield live
+
+
 class TestFiles:
-    def test_nothing_may_come_from_elsewhere(self, tmp_path):
-        with rig(tmp_path) as live:
-            for path in ("/", "/static/page.js", "/static/vendor/uPlot/uPlot.iife.min.js"):
-                answer = live.get(path)
-                assert answer.status_code == 200
-                policy = answer.headers["content-security-policy"]
-                assert policy.startswith("default-src 'none'")
-                assert set(policy.replace(";", "").split()) & {"*", "https:", "data:", "'unsafe-inline'"} == set()
-                assert answer.headers["x-content-type-options"] == "nosniff"
+    def test_nothing_may_come_from_elsewhere(self, still):
+        for path in ("/", "/static/page.js", "/static/vendor/uPlot/uPlot.iife.min.js"):
+            answer = still.get(path)
+            assert answer.status_code == 200
+            policy = answer.headers["content-security-policy"]
+            assert policy.startswith("default-src 'none'")
+            assert set(policy.replace(";", "").split()) & {"*", "https:", "data:", "'unsafe-inline'"} == set()
+            assert answer.headers["x-content-type-options"] == "nosniff"
 
     @pytest.mark.parametrize("path", ["", "nothing.js", "../feed.py", "%2e%2e/feed.py", "/etc/passwd", "vendor"])
-    def test_only_the_pages_own_files_are_served(self, tmp_path, path):
-        with rig(tmp_path) as live:
-            answer = live.get(f"/static/{path}")
-            assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    def test_only_the_pages_own_files_are_served(self, still, path):
+        answer = still.get(f"/static/{path}")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
     def test_uplot_is_there_with_its_licence(self):
         folder = resources.files("dpfuse.runtime.page") / "static" / "vendor" / "uPlot"
         assert "(v1.6.32)" in (folder / "uPlot.iife.min.js").read_text()[:100]
         assert "MIT License" in (folder / "LICENSE").read_text()
 
-    def test_the_guarantee_is_on_the_page_without_a_script(self, tmp_path):
-        with rig(tmp_path, streams=("north", "south")) as live:
-            text = live.get("/").text
-            promise = live.get("/v1/guarantee").json()
-            assert promise["in_words"][0] in text
-            assert "is right at most 73 times in 100" in text
-            assert "remove-one" in text and "what it has left is private" in text
-            for sentence in promise["assumed"] + promise["uncovered"]:
-                assert sentence in text
+    def test_the_guarantee_is_on_the_page_without_a_script(self, still):
+        text, promise = still.get("/").text, still.get("/v1/guarantee").json()
+        assert promise["in_words"][0] in text
+        assert "is right at most 73 times in 100" in text
+        assert "remove-one" in text and "what it has left is private" in text
+        for sentence in promise["assumed"] + promise["uncovered"]:
+            assert sentence in text
 
     def test_labels_are_text_whatever_is_in_them(self, tmp_path):
         with rig(tmp_path, labels=["</script><img src=x> [<b>]"]) as live:
@@ -328,6 +331,32 @@ def column(page, number):
     return [float(text.replace("−", "-").replace(",", "")) for text in cells]
 
 
+@pytest.mark.slow
+def test_it_survives_a_centre_that_is_killed(tmp_path, endless, visit):
+    """The whole program, with its own clock, killed in the middle of its work and started again."""
+    endless.save(tmp_path / "design.dpfuse")
+    new_secret(tmp_path / "secret")
+    options = ["serve", "--design", "design.dpfuse", "--ledger", "ledger.db", "--secret", "secret", "--interval", "0.2"]
+    with command(*options, "--port", "0", folder=tmp_path) as first:
+        address = address_of(first)
+        page = visit(address + "/", can_break_off=True)
+        in_state(page, "live")
+        page.click("#table-panel summary")
+        page.evaluate("window.isTheSame = true")
+        wait_for(lambda: number_in(page, "step") > 10)
+        first.process.kill()
+        in_state(page, "lost")
+        before = number_in(page, "step")
+    with command(*options, "--port", address.rpartition(":")[2], folder=tmp_path) as second:
+        assert address_of(second) == address
+        in_state(page, "live")
+        wait_for(lambda: number_in(page, "step") > before + 10)
+        assert page.evaluate("window.isTheSame")
+        assert "nothing is drawn twice" in page.text_content("#notice")
+        wait_for(lambda: column(page, 1)[0] > before)
+        assert all(later - earlier == 1 for later, earlier in itertools.pairwise(column(page, 1)))
+
+
 class TestStates:
     def test_nothing_for_a_while_is_stale(self, watch, visit):
         page = visit(watch.address)
@@ -377,6 +406,7 @@ class TestReplay:
                 watch.tick()
                 at_step(page, 1)
                 assert [page.is_visible(name) for name in private] == [is_replay] * len(private)
+                assert ("The truth was in it" in page.text_content("#coverage")) == is_replay
                 assert ("truth 1.2" in page.text_content("#estimate-key")) == is_replay
                 page.context.close()
 
@@ -397,8 +427,11 @@ class TestForEverybody:
         page.keyboard.press("ArrowLeft")
         assert page.text_content("#loss-key").endswith(f"step {last - 1}")
         assert page.text_content("#estimate-key").endswith(f"step {last - 1}")
+        assert page.get_attribute("#loss-chart", "aria-valuenow") == str(last - 1)
+        assert page.get_attribute("#loss-chart", "aria-valuetext").endswith(f"step {last - 1}")
         page.keyboard.press("Escape")
         assert "step" not in page.text_content("#loss-key")
+        assert page.get_attribute("#loss-chart", "aria-valuetext").startswith("newest, by one sensor, at most 0")
 
     def test_landmarks_headings_names_and_live_regions(self, watch, visit):
         page = visit(watch.address)
@@ -409,7 +442,7 @@ class TestForEverybody:
         levels = page.eval_on_selector_all("h1, h2, h3", "found => found.map(one => Number(one.tagName[1]))")
         assert levels[0] == 1 and set(levels[1:]) == {2}
         nameless = page.eval_on_selector_all(
-            "select, button, summary, a, img, [role=img], [role=region], section",
+            "select, button, summary, a, img, [role=slider], [role=region], section",
             """found => found.filter(one => {
                 const by = one.getAttribute("aria-labelledby");
                 const text = by ? document.getElementById(by)?.textContent : one.closest("label")?.textContent

@@ -26,6 +26,10 @@ def test_the_page_on_the_live_page_quotes_its_speed():
     assert RESULTS["read"]("page")["requests elsewhere"] == 0
 
 
+def test_the_page_on_estimators_quotes_the_design_that_comes_with_dpfuse():
+    assert RESULTS["live_design"]() in (ROOT / "docs/remote.md").read_text()
+
+
 def test_ours_wins_the_race_of_record():
     """It has what the peer has after twenty minutes ten times sooner, by either clock and with every seed."""
     race = RESULTS["read"]("rl")

@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=DESIGNS, help="folder of the design and its record")
     options = parser.parse_args()
     began = time.process_time()
-    # Of the one road that it is for: with other kinds of traffic mixed in, its error there is half as large again.
+    # Of the one road that it is for: other kinds of traffic mixed in make it better elsewhere, and worse here.
     training, validation = traffic(8, 20, 2700.0), traffic(1, 21, 1800.0)
     test = traffic(NUM_TESTS, 22, 60.0 * MINUTES)
     plan: dict[str, tuple[Any, int, dict[str, Any]]] = {

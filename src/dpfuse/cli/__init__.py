@@ -32,9 +32,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (demo, live, simulate, data, train, evaluate, audit, account, optimal):
-    app.command()(command)
-for command in (serve, token, broker, estimate, replay):
+_OFFLINE = demo, simulate, data, train, evaluate, audit, account, optimal
+_LIVE = live, serve, token, broker, estimate, replay
+for command in (*_OFFLINE, *_LIVE):
     app.command()(command)
 app.add_typer(ledger, name="ledger")
 

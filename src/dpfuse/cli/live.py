@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import math
-import signal
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from dpfuse.cli._parts import Parts, stopped_at_the_end
 from dpfuse.cli.replay import Data, Share
+from dpfuse.errors import DpfuseError
 
 DESIGN = Path(__file__).parents[1] / "designs/freeway.dpfuse"
 _LABEL = "density [veh/km]"
 # The estimates of so many steps are kept, to compare them with the remote estimator's.
 _KEPT = 5000
-_STARTS_WITHIN_S, _ENDS_WITHIN_S = 120.0, 15.0
 
 
 def live(
@@ -54,72 +51,27 @@ def live(
     Example: dpfuse live --speed 4 --seconds 150 --loss 0.1 --garbage 0.05
     """
     with ExitStack() as stack:
-        stack.enter_context(_terminated_like_interrupted())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfuse-live-"))) if out is None else out
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise typer.BadParameter(f"{folder} is not empty; a fresh ledger needs a fresh folder")
-        parts = stack.enter_context(_Parts(folder).stopping())
+        parts = stack.enter_context(stopped_at_the_end(Parts(folder)))
         watched = Watched(prior=_state_mean())
         with suppress(KeyboardInterrupt):
-            traffic = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
+            traffic: dict[str, object] = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
             traffic |= {} if data is None else {"--data": data}
-            url = _start_all(parts, folder, port, speed, [str(part) for pair in traffic.items() for part in pair])
+            url = _start_all(parts, port, speed, [str(part) for pair in traffic.items() for part in pair])
             typer.echo(f"{url} shows it live; Ctrl-C ends it", err=as_json)
             threading.Thread(target=watched.follow, args=(url,), daemon=True).start()
             _wait(parts, watched, seconds)
-        typer.echo("ending ...", err=True)
+        typer.echo("\nending ..." if sys.stderr.isatty() else "ending ...", err=True)
         parts.stop()
+        if not watched.num_steps:
+            raise DpfuseError("it was ended before the first release")
         summary = _summary(folder, watched)
         typer.echo(json.dumps(summary) if as_json else _text(summary))
         if out is not None:
             typer.echo(f"Ledger, estimates and logs are in {out}/", err=True)
-
-
-@dataclass
-class _Parts:
-    """The processes that were started, and where they write to."""
-
-    folder: Path
-    running: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
-
-    def start(self, name: str, *arguments: str) -> None:
-        """Start a command of ours; what it prints goes to files of its name."""
-        command = [sys.executable, "-c", "from dpfuse.cli import main; main()", name, *arguments]
-        with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.log").open("wb") as log:
-            # Of a session of its own: Ctrl-C reaches us alone, and we end them in order.
-            self.running[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
-            )
-
-    def check(self) -> None:
-        """Say so if one of them has ended."""
-        from dpfuse.errors import DpfuseError
-
-        for name, process in self.running.items():
-            if process.poll() is not None:
-                said = (self.folder / f"{name}.log").read_text(errors="replace").strip().splitlines()
-                raise DpfuseError(f"`dpfuse {name}` ended: {said[-1] if said else f'exit {process.returncode}'}")
-
-    def stop(self) -> None:
-        """End them, those who send first, and wait for it."""
-        for name in reversed(list(self.running)):
-            process = self.running.pop(name)
-            with suppress(ProcessLookupError):
-                process.send_signal(signal.SIGINT)
-            try:
-                process.wait(_ENDS_WITHIN_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-    @contextmanager
-    def stopping(self) -> Iterator[_Parts]:
-        """Whatever happens, nobody is left behind."""
-        try:
-            yield self
-        finally:
-            self.stop()
 
 
 @dataclass
@@ -176,37 +128,25 @@ class Watched:
         return math.sqrt(self.prior_squared_error / self.num_with_truth) if self.num_with_truth else None
 
 
-def _start_all(parts: _Parts, folder: Path, port: int, speed: float, traffic: list[str]) -> str:
+def _start_all(parts: Parts, port: int, speed: float, traffic: list[str]) -> str:
     """Centre, vehicles and estimator; the address of the first."""
     from dpfuse import _check
     from dpfuse.runtime.tokens import new_secret
 
     interval_s = 0.2 / _check.is_positive("speed", speed)
-    secret = str(folder / "secret")
+    secret = str(parts.folder / "secret")
     new_secret(secret)
     parts.start(
-        "serve", "--design", str(DESIGN), "--ledger", str(folder / "ledger.db"), "--secret", secret,
+        "serve", "--design", str(DESIGN), "--ledger", str(parts.folder / "ledger.db"), "--secret", secret,
         "--port", str(port), "--interval", str(interval_s), "--replay", "--label", _LABEL,
     )  # fmt: skip
-    url = _first_line(parts, folder / "serve.out")
+    url = parts.first_line("serve")
     parts.start("estimate", "--from", url)
     parts.start("replay", "--to", url, "--secret", secret, *traffic)
     return url
 
 
-def _first_line(parts: _Parts, path: Path) -> str:
-    from dpfuse.errors import DpfuseError
-
-    deadline = time.monotonic() + _STARTS_WITHIN_S
-    while time.monotonic() < deadline:
-        if (line := path.read_text()).endswith("\n"):
-            return line.strip()
-        parts.check()
-        time.sleep(0.05)
-    raise DpfuseError(f"the centre did not come up within {_STARTS_WITHIN_S:g} s")
-
-
-def _wait(parts: _Parts, watched: Watched, seconds: float | None) -> None:
+def _wait(parts: Parts, watched: Watched, seconds: float | None) -> None:
     """Until the time is over, or a part has ended by itself."""
     ends_at = None if seconds is None else time.monotonic() + seconds
     while ends_at is None or time.monotonic() < ends_at:
@@ -277,17 +217,3 @@ def _state_mean() -> float:
     from dpfuse import _archive
 
     return float(_archive.read(DESIGN, "design")[1]["constants.state_mean"][0])
-
-
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM ends us as Ctrl-C does, children and all."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -45,7 +45,11 @@ def replay(
     ids_from: Annotated[
         int | None, typer.Option(help="Smallest id; by default ids that no replay before had, by the clock.")
     ] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificates to trust, if the centre made its own.")] = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(help="Send reports to this broker, a connection for each vehicle.", metavar="HOST:PORT"),
+    ] = None,
+    ca: Annotated[Path | None, typer.Option(help="Certificates to trust, if centre or broker made their own.")] = None,
 ) -> None:
     """Play vehicles to a centre as real clients, each with a token of its own.
 
@@ -62,6 +66,7 @@ def replay(
     """
     from dpfuse.runtime.replay import Replay, Troubles
     from dpfuse.runtime.tokens import Tokens
+    from dpfuse.runtime.vehicles import OverMQTT
 
     def tell(text: str) -> None:
         typer.echo(f"\r{text}" if sys.stderr.isatty() else text, err=True)
@@ -70,6 +75,10 @@ def replay(
     scenes, interval_s = make_scenes(
         data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell
     )
+    host, _, port = (mqtt or "").rpartition(":")
+    if mqtt is not None and not (host and port.isdecimal()):
+        raise typer.BadParameter(f"--mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {mqtt!r}")
+    transport = OverMQTT(host, int(port), stream, ca=ca) if host else None
     player = Replay(
         url,
         scenes,
@@ -78,6 +87,7 @@ def replay(
         stream=stream,
         speed=speed,
         troubles=Troubles(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed),
+        transport=transport,
         ca=ca,
         tell=tell,
     )
@@ -156,5 +166,5 @@ def _is_chosen(ids: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bo
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    chosen: NDArray[np.bool_] = mixed < np.uint64(share * (2**64 - 1024))
-    return chosen | (share == 1)
+    chosen: NDArray[np.bool_] = (mixed >> np.uint64(11)) * 2.0**-53 < share
+    return chosen

@@ -45,7 +45,7 @@ def serve(
     from dpfuse.policy.exact import compute_inline
 
     compute_inline()
-    from dpfuse import load
+    from dpfuse.policy import load
     from dpfuse.runtime.serve import Listen, run_centre
     from dpfuse.runtime.tokens import Tokens
 

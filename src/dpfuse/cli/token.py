@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -41,6 +42,6 @@ def parse_ids(texts: list[str]) -> Iterator[int]:
     """The ids that are named, one by one or as ranges, in order."""
     for text in texts:
         first, _, last = text.partition("-")
-        if not (first.isdecimal() and (last or first).isdecimal()) or int(last or first) < int(first):
+        if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", text) or int(last or first) < int(first):
             raise typer.BadParameter(f"an id must be a number of 0 or more, or a range such as 100-199, got {text!r}")
         yield from range(int(first), int(last or first) + 1)

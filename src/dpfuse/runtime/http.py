@@ -15,7 +15,7 @@ from dpfuse.policy.step import HEADROOM
 from dpfuse.privacy.budget import squared_steps
 from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
-from dpfuse.runtime.ingest import take_reports
+from dpfuse.runtime.ingest import Intake
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
@@ -91,7 +91,7 @@ def make_app(
     notes = ReplayNotes() if replay else None
     promise = describe_promise(design, hub.streams, ticker.interval_s, ticker.delay_s)
     _handle_errors(app)
-    _add_reports(app, centre, tokens, notes)
+    _add_reports(app, Intake(centre, tokens, ticker, notes))
     _add_releases(app, ticker, hub)
     _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
     _add_estimator(app, design)
@@ -106,7 +106,7 @@ def make_app(
     return app
 
 
-def _add_reports(app: FastAPI, centre: FusionCentre, tokens: Tokens, notes: ReplayNotes | None) -> None:
+def _add_reports(app: FastAPI, intake: Intake) -> None:
     responses = openapi.answers(202, openapi.RECEIVED, 400, 408, 413, 415, 422)
 
     @app.post(
@@ -114,7 +114,9 @@ def _add_reports(app: FastAPI, centre: FusionCentre, tokens: Tokens, notes: Repl
     )
     async def send_reports(request: Request) -> Response:
         """Hand in reports, of one sensor or of many."""
-        body = await _read_body(request)
+        text = await _read_body(request)
+        await intake.make_way()
+        body = _parse(text)
         batch = body.get("reports") if isinstance(body, dict) else None
         if not isinstance(batch, list):
             raise Refused(422, "not_reports", 'the body must be {"reports": [...]}')
@@ -122,7 +124,7 @@ def _add_reports(app: FastAPI, centre: FusionCentre, tokens: Tokens, notes: Repl
             raise Refused(
                 413, "too_many_reports", f"a request must hold at most {MAX_BATCH} reports; send more requests"
             )
-        refused = await take_reports(centre, tokens, batch, notes)
+        refused = await intake.take(batch)
         return _answer({"received": len(batch) - len(refused), "refused": refused}, 202)
 
 
@@ -206,7 +208,7 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
     )
     async def tell_truth(request: Request) -> Response:
         """In a replay, tell what the estimate should have been."""
-        body = await _read_body(request)
+        body = _parse(await _read_body(request))
         body = body if isinstance(body, dict) else {}
         stream, step, state = body.get("stream"), body.get("step"), body.get("state")
         is_state = isinstance(state, list) and len(state) <= 64 and all(type(x) in (int, float) for x in state)
@@ -229,8 +231,8 @@ def _known(hub: Hub, stream: str) -> str:
     return stream
 
 
-async def _read_body(request: Request) -> Any:
-    """The JSON of a request, within the limits of size and time."""
+async def _read_body(request: Request) -> bytes:
+    """The body of a request that says it is JSON, within the limits of size and time."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "not_json", "the body must be application/json")
     too_large = Refused(413, "too_large", f"the body must have at most {MAX_BODY} bytes; send smaller batches")
@@ -246,7 +248,11 @@ async def _read_body(request: Request) -> Any:
                     raise too_large
     except TimeoutError:
         raise Refused(408, "too_slow", f"the body must come within {_BODY_S:g} s") from None
-    content = read_json(bytes(body))
+    return bytes(body)
+
+
+def _parse(body: bytes) -> Any:
+    content = read_json(body)
     if content is None:
         raise Refused(400, "not_json", "the body must be a JSON object")
     return content

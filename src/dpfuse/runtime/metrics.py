@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Response
 
-from dpfuse import __version__
 from dpfuse.errors import MissingExtra
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.runtime.openapi import answers
@@ -97,7 +97,7 @@ class Collector:
 
     def _settings(self) -> Iterator[Metric]:
         feed = self._feed
-        about = {"version": __version__, "design": feed.fingerprint}
+        about = {"version": version("dpfuse"), "design": feed.fingerprint}
         yield InfoMetricFamily("dpfuse_build", "The version and the design that runs", value=about)
         states = GaugeMetricFamily("dpfuse_ticker_state", "1 for what the clock of the centre does", labels=["state"])
         for state in STATES:

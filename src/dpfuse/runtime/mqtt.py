@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.errors import MissingExtra
+from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
@@ -15,6 +15,7 @@ from dpfuse.runtime.tokens import Tokens
 
 try:
     from paho.mqtt import client as paho
+    from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
@@ -47,7 +48,7 @@ class Bridge:
         self._centre, self._hub, self._tokens = centre, hub, tokens
         self._next = {stream: max(hub.last_step(stream), 1) for stream in hub.streams}
         self._is_connected, self._is_stopped, self._is_refused = threading.Event(), False, False
-        self._lock = threading.Lock()
+        self._lock, self._num_unheard = threading.Lock(), 0
         self._client = self._make_client(ca)
         self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
         self._publisher = threading.Thread(target=self._publish_all, name="dpfuse-mqtt", daemon=True)
@@ -81,7 +82,7 @@ class Bridge:
     def _make_client(self, ca: str | None) -> paho.Client:
         # One session for these streams: what comes while the centre restarts waits for it.
         name = hashlib.sha256("/".join(self._hub.streams).encode()).hexdigest()[:16]
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
         client.username_pw_set(CENTRE, self._tokens.password(CENTRE))
         if ca is not None:
             client.tls_set(ca)
@@ -89,7 +90,7 @@ class Bridge:
         client.max_inflight_messages_set(INFLIGHT)
         client.max_queued_messages_set(max(INFLIGHT, 4 * len(self._hub.streams)))
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
-        client.on_message = self._on_message
+        client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
         return client
 
     def _on_connect(self, client: paho.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
@@ -101,12 +102,18 @@ class Bridge:
         self._is_refused = False
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         topics = [(f"dpfuse/{stream}/reports/+", options) for stream in self._hub.streams]
-        for first in range(0, len(topics), _TOPICS_AT_ONCE):
-            client.subscribe(topics[first : first + _TOPICS_AT_ONCE])
+        groups = [topics[first : first + _TOPICS_AT_ONCE] for first in range(0, len(topics), _TOPICS_AT_ONCE)]
+        self._num_unheard = len(groups)
+        for group in groups:
+            client.subscribe(group)
         with self._lock:  # a broker that was started anew has no retained release
             for stream in self._next:
                 self._next[stream] = max(min(self._next[stream], self._hub.last_step(stream)), 1)
-        self._is_connected.set()
+
+    def _on_subscribe(self, *_: Any) -> None:
+        self._num_unheard -= 1
+        if self._num_unheard == 0:
+            self._is_connected.set()
 
     def _on_disconnect(self, *_: Any) -> None:
         if not self._is_stopped:
@@ -114,7 +121,7 @@ class Bridge:
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         try:
-            self.take(message.topic, message.payload)
+            self.take(message.topic, bytes(message.payload))
         except Exception as error:  # its text may hold a value
             _log.error("%s while a report was taken", type(error).__name__)
         client.ack(message.mid, message.qos)
@@ -124,7 +131,11 @@ class Bridge:
         while not self._is_stopped:
             self._is_connected.wait()
             number = self._hub.number
-            is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
+            try:
+                is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
+            except DpfuseError as error:  # older rows could not be read: they are still to come
+                _log.error("releases could not be published: %s", error)
+                is_done = True
             self._hub.wait(number, 1.0 if is_done else 0.05)
             if self._hub.is_closed:
                 return
@@ -142,7 +153,7 @@ class Bridge:
 
 
 def _properties() -> Properties:
-    properties = Properties(PacketTypes.CONNECT)
+    properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]  # paho's own
     properties.SessionExpiryInterval = SESSION_S
     properties.ReceiveMaximum = INFLIGHT
     return properties

@@ -81,9 +81,10 @@ _SAY = {
 def answers(status: int, schema: Schema | str, *errors: int) -> dict[int | str, dict[str, Any]]:
     """The `responses` of a path: one answer, JSON or of that media type, and its errors."""
     content = {schema: {}} if isinstance(schema, str) else {"application/json": {"schema": schema}}
-    good = {"description": "as described", "content": content}
-    bad = {code: {"description": _SAY[code], "content": {"application/json": {"schema": ERROR}}} for code in errors}
-    return {status: good, **bad}
+    described: dict[int | str, dict[str, Any]] = {status: {"description": "as described", "content": content}}
+    for code in errors:
+        described[code] = {"description": _SAY[code], "content": {"application/json": {"schema": ERROR}}}
+    return described
 
 
 def takes(schema: Schema) -> dict[str, Any]:

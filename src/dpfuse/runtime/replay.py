@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from dpfuse import _check
 from dpfuse.runtime.follow import make_client
 from dpfuse.runtime.tokens import Tokens
+from dpfuse.runtime.vehicles import OverHTTP, Sent, Transport, post
 
 if TYPE_CHECKING:
     import httpx
@@ -98,6 +98,7 @@ class Replay:
         tokens: made with the centre's secret.
         speed: seconds of traffic in a second; by default one scene for each step of the centre.
         troubles: what goes wrong on the way.
+        transport: how reports travel, by default over HTTP; clock and truth always do.
         ca: certificates to trust, for a centre with one of its own making.
         tell: is handed a line when something happens.
     """
@@ -112,6 +113,7 @@ class Replay:
         stream: str = "main",
         speed: float | None = None,
         troubles: Troubles | None = None,
+        transport: Transport | None = None,
         ca: Path | None = None,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
@@ -120,23 +122,25 @@ class Replay:
         self._speed = None if speed is None else _check.is_positive("speed", speed)
         self._troubles, self._tell = troubles or Troubles(), tell
         self._rng = np.random.default_rng(self._troubles.seed)
-        self._held_up: list[tuple[float, int, Any]] = []
+        self._transport = transport
+        self._held_up: list[tuple[float, int, Sent]] = []
         self._numbers = itertools.count()
         self._tells_truth = True
         self.tally = Tally()
 
     def run(self, seconds: float | None = None, every_second: Callable[[Tally], object] = lambda _: None) -> Tally:
         """Play for so long, or until the traffic or the design ends; `every_second` sees how far it has come."""
-        ends_at = None if seconds is None else time.monotonic() + seconds
-        shown_at = time.monotonic()
         with make_client(self._url, self._ca) as client:
-            for _ in self._steps(client, ends_at):
+            shown_at = time.monotonic()
+            ends_at = None if seconds is None else shown_at + seconds
+            transport = self._transport or OverHTTP(client, expects_refusals=self._troubles.garbage > 0)
+            for _ in self._steps(client, transport, ends_at):
                 if time.monotonic() >= shown_at:
                     every_second(self.tally)
                     shown_at = time.monotonic() + 1.0
         return self.tally
 
-    def _steps(self, client: httpx.Client, ends_at: float | None) -> Iterator[None]:
+    def _steps(self, client: httpx.Client, transport: Transport, ends_at: float | None) -> Iterator[None]:
         """One step of the centre after the other, through its restarts."""
         import httpx
 
@@ -148,13 +152,14 @@ class Replay:
                 if watch.is_over:
                     return
                 step, moment = watch.next_step(self.tally.step)
-                self._wait_until(client, moment)
+                self._wait_until(transport, moment)
                 passed = 1 if last_moment is None else max(1, round((moment - last_moment) / watch.interval_s))
                 scene = self._advance(passed * self._scenes_each(watch.interval_s))
                 last_moment = moment
                 if scene is None:
                     return
-                self._play(client, step, scene)
+                self._post_truth(client, step, scene.state)
+                self._play(transport, step, scene)
                 yield
             except httpx.TransportError as error:
                 self._tell(f"{self._url} is away ({type(error).__name__}); trying again")
@@ -180,49 +185,46 @@ class Replay:
         """The scene so many further on; None past the last."""
         return next(itertools.islice(self._scenes, num_scenes - 1, None), None)
 
-    def _play(self, client: httpx.Client, step: int, scene: Scene) -> None:
-        """One scene: the truth, and a report from every vehicle, whatever becomes of it."""
+    def _play(self, transport: Transport, step: int, scene: Scene) -> None:
+        """One scene: a report from every vehicle, whatever becomes of it."""
         now, troubles, tally = time.monotonic(), self._troubles, self.tally
-        self._post_truth(client, step, scene.state)
         for sensor, values in zip(scene.sensors.tolist(), scene.measurements.tolist(), strict=True):
             chances = self._rng.random(4)
             if chances[0] < troubles.loss:
                 tally.num_lost += 1
                 continue
-            report = {"token": self._tokens.issue(sensor), "stream": self._stream, "step": step, "values": values}
+            token = self._tokens.issue(sensor)
+            report: Any = {"token": token, "stream": self._stream, "step": step, "values": values}
             if chances[1] < troubles.garbage:
                 tally.num_garbage += 1
                 report = spoil(report, self._rng)
-            due = now + troubles.delay_s * chances[2]
-            heapq.heappush(self._held_up, (due, next(self._numbers), report))
+            sent, due = Sent(sensor, token, report), now + troubles.delay_s * chances[2]
+            heapq.heappush(self._held_up, (due, next(self._numbers), sent))
             if chances[3] < troubles.duplicates:
                 tally.num_doubled += 1
-                heapq.heappush(self._held_up, (due + troubles.delay_s * chances[0], next(self._numbers), report))
+                heapq.heappush(self._held_up, (due + troubles.delay_s * chances[0], next(self._numbers), sent))
         tally.step, tally.num_vehicles, tally.num_steps = step, len(scene.sensors), tally.num_steps + 1
-        self._send_due(client)
+        self._send_due(transport)
 
-    def _wait_until(self, client: httpx.Client, moment: float) -> None:
+    def _wait_until(self, transport: Transport, moment: float) -> None:
         """Sleep, and send in between what was held up."""
         while (now := time.monotonic()) < moment:
             first = self._held_up[0][0] if self._held_up else moment
             time.sleep(max(0.0, min(first, moment) - now))
-            self._send_due(client)
+            self._send_due(transport)
 
-    def _send_due(self, client: httpx.Client) -> None:
-        due = []
+    def _send_due(self, transport: Transport) -> None:
+        due: list[Sent] = []
         while self._held_up and self._held_up[0][0] <= time.monotonic() and len(due) < _BATCH:
             due.append(heapq.heappop(self._held_up)[2])
-        if not due:
-            return
-        answer = _post(client, "/v1/reports", {"reports": due})
-        if answer.status_code != 202 or len(answer.json()["refused"]) > len(due) / 2 and not self._troubles.garbage:
-            raise PermissionError(f"{self._url} refuses these reports; are the tokens made with its own secret?")
-        self.tally.num_reports += len(due)
+        if due:
+            transport.send(due)
+            self.tally.num_reports += len(due)
 
     def _post_truth(self, client: httpx.Client, step: int, state: NDArray[Any]) -> None:
         if self._tells_truth:
             truth = {"stream": self._stream, "step": step, "state": np.asarray(state).tolist()}
-            self._tells_truth = _post(client, "/v1/replay/truth", truth).status_code == 202
+            self._tells_truth = post(client, "/v1/replay/truth", truth).status_code == 202
             if not self._tells_truth:
                 self._tell("the centre does not ask for the truth: it runs without --replay")
 
@@ -246,11 +248,17 @@ class _Watch(NamedTuple):
 
 def _ask_clock(client: httpx.Client) -> _Watch:
     asked_at = time.monotonic()
-    clock = client.get("/v1/clock").raise_for_status().json()
+    answer = client.get("/v1/clock")
     set_at = time.monotonic()
-    # The answer was written somewhere between question and now.
-    closes_at = (asked_at + set_at) / 2 + clock["closes_in_s"]
-    return _Watch(set_at, clock["step"], closes_at, clock["interval_s"], clock["is_over"])
+    try:
+        clock = answer.json()
+        # The answer was written somewhere between question and now.
+        closes_at = (asked_at + set_at) / 2 + clock["closes_in_s"]
+        return _Watch(set_at, clock["step"], closes_at, clock["interval_s"], clock["is_over"])
+    except (KeyError, TypeError, ValueError):
+        raise ConnectionError(
+            f"{client.base_url} has no clock (status {answer.status_code}); is it a centre?"
+        ) from None
 
 
 def _wait_for_centre(client: httpx.Client, ends_at: float | None) -> bool:
@@ -264,14 +272,9 @@ def _wait_for_centre(client: httpx.Client, ends_at: float | None) -> bool:
         try:
             _ask_clock(client)
             return True
-        except httpx.HTTPError:
+        except (httpx.TransportError, ConnectionError):
             continue
     return False
-
-
-def _post(client: httpx.Client, path: str, content: Any) -> httpx.Response:
-    # The standard library writes NaN, which is what some garbage is made of.
-    return client.post(path, content=json.dumps(content).encode(), headers={"content-type": "application/json"})
 
 
 def spoil(report: dict[str, Any], rng: np.random.Generator) -> Any:

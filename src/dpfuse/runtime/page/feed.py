@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 HISTORY_S = 300.0
 """How far back a page that comes late can look, at most."""
+_MOST_STEPS = 3000
 HEARTBEAT_S = 1.0
 
 
@@ -65,7 +66,7 @@ class Feed:
     @property
     def num_kept(self) -> int:
         """How many steps back a page goes."""
-        return math.ceil(HISTORY_S / self.interval_s)
+        return min(_MOST_STEPS, math.ceil(HISTORY_S / self.interval_s))
 
     @property
     def spent_below(self) -> float:

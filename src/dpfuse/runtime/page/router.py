@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 
-from dpfuse import __version__
 from dpfuse.runtime.events import EventStream
 from dpfuse.runtime.openapi import answers
 from dpfuse.runtime.page.feed import Feed
@@ -95,7 +95,7 @@ def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -
         (STATIC / "index.html").read_text()
     ).substitute(
         settings=settings.replace("<", "\\u003c"),  # nothing else can end a script element
-        version=html.escape(__version__),
+        version=html.escape(version("dpfuse")),
         fingerprint=feed.fingerprint,
         design=feed.fingerprint[:12],
         **_fragments(in_words(promise)),

@@ -103,12 +103,12 @@ function askForFrame() {
 
 function draw() {
   isDue = false;
-  drawnAt = performance.now();
   panels.draw();
   readout.draw();
   showState();
   document.body.dataset.step = history.last?.step ?? "";
   if (history.last && !performance.getEntriesByName("up").length) performance.mark("up");
+  drawnAt = performance.now();
 }
 
 function restart() {

@@ -80,7 +80,8 @@ export function makePanels(settings, view, history) {
     const element = document.getElementById(`${name}-chart`);
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
-    element.addEventListener("keydown", moveCursor);
+    element.addEventListener("keydown", (event) => moveCursor(event, name));
+    element.addEventListener("focus", () => tellValue(name));
     element.addEventListener("blur", release);
     panels[name] = panel;
   }
@@ -94,9 +95,23 @@ export function makePanels(settings, view, history) {
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }
 
-  function moveCursor(event) {
+  /** What a screen reader says of a chart: it is a slider over the steps. Told when asked for, not at every release. */
+  function tellValue(name) {
+    const element = document.getElementById(`${name}-chart`);
+    const last = points.at(-1)?.step ?? 0;
+    const key = [...document.getElementById(`${name}-key`).children].map((entry) => entry.textContent.trim());
+    element.setAttribute("aria-valuemin", points[0]?.step ?? 0);
+    element.setAttribute("aria-valuemax", last);
+    element.setAttribute("aria-valuenow", pinnedStep ?? last);
+    element.setAttribute("aria-valuetext", [pinnedStep === null ? "newest" : "", ...key].filter(Boolean).join(", "));
+  }
+
+  function moveCursor(event, name) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (event.key === "Escape") release();
+    if (event.key === "Escape") {
+      release();
+      tellValue(name);
+    }
     if (!by || !points.length) return;
     event.preventDefault();
     const first = points[0].step;
@@ -104,6 +119,7 @@ export function makePanels(settings, view, history) {
     const from = pinnedStep ?? last;
     pinnedStep = Math.min(Math.max(from + by * (event.shiftKey ? 10 : 1), first), last);
     every((panel) => panel.point(pinnedStep - first));
+    tellValue(name);
   }
 
   function release() {

@@ -4,7 +4,7 @@ import { clock, digitsFor, fixed, significant } from "./text.js";
 
 const SPREAD = 1.96;
 const TABLE_ROWS = 12;
-const ERROR_STEPS = 300;
+const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
 
 export function makeReadout(settings, view, history) {
@@ -24,12 +24,13 @@ export function makeReadout(settings, view, history) {
     draw();
   });
   show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
-  show("loss-note", isTotal ? "Rényi loss" : `by a sensor, of ${significant(budget)}`);
+  show("loss-note", isTotal ? "Rényi loss" : `a sensor, of ${budget}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
     show("quantity", label.name);
     show("unit", label.unit);
+    show("estimate-unit", label.unit);
     document.title = `${label.name} · dpfuse live`;
     const point = history.newest(1)[0];
     if (!point) {
@@ -48,7 +49,7 @@ export function makeReadout(settings, view, history) {
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.budget_left));
-      show("budget-note", `of ${significant(budget)}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
+      show("budget-note", `of ${budget}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
       byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
     }
     if (isReplay) drawReplay(point, digits);
@@ -56,10 +57,13 @@ export function makeReadout(settings, view, history) {
   }
 
   function drawReplay(point, digits) {
-    const recent = history.newest(ERROR_STEPS).filter((one) => one.error);
+    const recent = history.newest(RECENT_STEPS).filter((one) => one.error);
+    const held = recent.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
+    const time = clock(recent.length * interval);
+    show("coverage", recent.length ? `The truth was in it ${fixed((100 * held) / recent.length, 0)}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
-    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${clock(recent.length * interval)}` : "");
+    show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
     show("latency", point.latency_ms === null ? "–" : `${significant(point.latency_ms)} ms`);
     show("latency-note", `of ${fixed(1000 * interval, 0)} ms`);

@@ -1,0 +1,215 @@
+"""Measurements a second into a running centre, none lost: batched HTTP, and MQTT through a real mosquitto.
+
+The centre is the real one, with its ledger and its clock at 5 Hz, in a process of its own; so are the broker and the
+clients. Reports are paced for the stated rate first, then sent as fast as they are taken.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+INTERVAL_S = 0.2
+STREAMS = tuple(f"road-{number}" for number in range(100))
+SECONDS = 10
+HTTP = {"sensors": 100, "per_second": 50_000, "batch": 2000}
+MQTT = {"sensors": 10, "per_second": 5_000}
+SECRET = b"b" * 32
+
+
+def main() -> None:
+    """Measure and write results/ingest.json."""
+    from _measure import write_results
+
+    with tempfile.TemporaryDirectory() as folder:
+        results = {"http": run(Path(folder), "http"), "mqtt": run(Path(folder), "mqtt")}
+    setting = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
+    packages = ("fastapi", "uvicorn", "orjson", "paho-mqtt")
+    write_results("ingest", {"setting": setting, **results}, packages=packages)
+
+
+def run(folder: Path, kind: str) -> dict[str, Any]:
+    """Paced and at full speed: what was sent, what came in and in time, and how fast."""
+    found = {}
+    for pace in ("paced", "full speed"):
+        with broker(folder) as mqtt, centre(folder, mqtt if kind == "mqtt" else None) as (address, counted):
+            sender = send_http if kind == "http" else send_mqtt
+            sent, seconds = sender(address, mqtt, is_paced=pace == "paced")
+            before, total = None, counted()
+            while before != total:  # what is on its way comes in
+                time.sleep(2.0)
+                before, total = total, counted()
+        found[pace] = {
+            "sent": sent,
+            "received": total["received"],
+            "lost": sent - total["received"],
+            "in_time": total["in_time"],
+            "per_second": round(sent / seconds),
+        }
+    return found
+
+
+@contextmanager
+def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
+    """A centre as a process; its address, and afterwards what it counted."""
+    counts = folder / "counts.json"
+    for old in folder.glob("ledger*"):
+        old.unlink()
+    child = subprocess.Popen([sys.executable, __file__, "centre", str(folder), str(mqtt or "")], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline().decode().strip(), lambda: dict(json.loads(counts.read_text()))
+    finally:
+        child.send_signal(signal.SIGTERM)
+        child.wait(30)
+
+
+def run_counting_centre(folder: Path, mqtt: str) -> None:
+    """In the child: `dpfuse serve` with a centre that counts its reports."""
+    from live_step import make_design
+
+    from dpfuse.policy.exact import compute_inline
+    from dpfuse.runtime import serve
+    from dpfuse.runtime.tokens import Tokens
+
+    compute_inline()
+    counts = {"received": 0, "in_time": 0}
+
+    class Counting(serve.FusionCentre):
+        def receive(self, stream: str, sensor: int, step: int, values: Any) -> None:
+            super().receive(stream, sensor, step, values)
+            counts["received"] += 1
+            counts["in_time"] += 0 <= step - self.now <= 1
+
+    serve.FusionCentre = Counting  # type: ignore[misc]
+
+    def tell() -> None:
+        while True:
+            (new := folder / "counts.new").write_text(json.dumps(counts))
+            new.replace(folder / "counts.json")
+            time.sleep(0.5)
+
+    threading.Thread(target=tell, daemon=True).start()
+    listen = serve.Listen(port=0, mqtt=f"127.0.0.1:{mqtt}" if mqtt else None)
+    tokens = Tokens(SECRET)
+    design = make_design("individual")
+    serve.run_centre(
+        design, str(folder / "ledger"), tokens, listen, streams=STREAMS, interval_s=INTERVAL_S,
+        announce=lambda text: print(text, flush=True),
+    )  # fmt: skip
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[int]:
+    """A mosquitto with the configuration that `dpfuse broker` writes; its port."""
+    import socket
+
+    from dpfuse.runtime.broker import write_broker
+    from dpfuse.runtime.tokens import Tokens
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    configuration = write_broker(folder / "broker", Tokens(SECRET), range(MQTT["sensors"]), port=port)
+    program = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "mosquitto"
+    process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.5)
+        yield port
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def send_http(address: str, _: int, *, is_paced: bool) -> tuple[int, float]:
+    """All sensors report each step, in batches; how many reports were sent and acknowledged, in how many seconds."""
+    import httpx
+    import orjson
+
+    reports = make_reports(HTTP["sensors"])
+    sent, per_step = 0, HTTP["per_second"] * INTERVAL_S
+    with httpx.Client(base_url=address, trust_env=False, timeout=30) as client:
+        start = time.perf_counter()
+        for step in steps(client, is_paced):
+            for first in range(0, int(per_step), HTTP["batch"]):
+                batch = [report | {"step": step} for report in reports[first : first + HTTP["batch"]]]
+                answer = client.post(
+                    "/v1/reports",
+                    content=orjson.dumps({"reports": batch}),
+                    headers={"content-type": "application/json"},
+                )
+                sent += answer.json()["received"]
+    return sent, time.perf_counter() - start
+
+
+def steps(client: Any, is_paced: bool) -> Iterator[int]:
+    """The centre's step, each once, at the beginning of its window; or again and again, without waiting."""
+    end, last = time.perf_counter() + SECONDS, 0
+    while time.perf_counter() < end:
+        clock = client.get("/v1/clock").json()
+        if is_paced and clock["step"] == last:
+            time.sleep(clock["closes_in_s"])
+            continue
+        last = clock["step"]
+        yield last
+
+
+def make_reports(num_sensors: int) -> list[dict[str, Any]]:
+    """One report a stream and sensor; its step is still to come."""
+    from dpfuse.runtime.tokens import Tokens
+
+    tokens = [Tokens(SECRET).issue(sensor) for sensor in range(num_sensors)]
+    return [{"token": token, "stream": name, "values": [103.25, 9.75]} for name in STREAMS for token in tokens]
+
+
+def send_mqtt(address: str, port: int, *, is_paced: bool) -> tuple[int, float]:
+    """Each sensor with a connection of its own, a report to every stream each step; sent and acknowledged."""
+    import httpx
+    import orjson
+    from paho.mqtt import client as paho
+
+    from dpfuse.runtime.tokens import Tokens
+
+    acknowledged, clients = threading.Semaphore(0), []
+    for sensor in range(MQTT["sensors"]):
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+        client.username_pw_set(str(sensor), Tokens(SECRET).issue(sensor))
+        client.max_inflight_messages_set(1000)
+        client.on_publish = lambda *_: acknowledged.release()
+        client.connect("127.0.0.1", port)
+        client.loop_start()
+        clients.append(client)
+    time.sleep(1.0)
+    reports = make_reports(MQTT["sensors"])
+    sent = 0
+    with httpx.Client(base_url=address, trust_env=False, timeout=30) as http:
+        start = time.perf_counter()
+        for step in steps(http, is_paced):
+            for number, report in enumerate(reports):
+                sensor = number % MQTT["sensors"]
+                topic = f"dpfuse/{report['stream']}/reports/{sensor}"
+                clients[sensor].publish(topic, orjson.dumps(report | {"step": step}), qos=1)
+            sent += len(reports)
+            for _ in reports:
+                acknowledged.acquire(timeout=30)
+        seconds = time.perf_counter() - start
+    for client in clients:
+        client.disconnect()
+        client.loop_stop()
+    return sent, seconds
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["centre"]:
+        run_counting_centre(Path(sys.argv[2]), sys.argv[3])
+    else:
+        main()

@@ -1,0 +1,116 @@
+"""How played reports reach a centre: in batches over HTTP, or over MQTT with a connection for each vehicle."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from dpfuse.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import httpx
+
+# A vehicle that has sent nothing for so long has left, and hangs up.
+_GONE_AFTER_S = 5.0
+
+
+class Sent(NamedTuple):
+    """What a vehicle sends: its id, its token, and a report, or anything else."""
+
+    sensor: int
+    token: str
+    message: Any
+
+
+class Transport(Protocol):
+    """A way to the centre."""
+
+    def send(self, messages: Sequence[Sent]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OverHTTP:
+    """One request for all that is due."""
+
+    def __init__(self, client: httpx.Client, *, expects_refusals: bool) -> None:
+        self._client, self._expects_refusals = client, expects_refusals
+
+    def send(self, messages: Sequence[Sent]) -> None:
+        """Post them as one batch."""
+        answer = post(self._client, "/v1/reports", {"reports": [each.message for each in messages]})
+        if answer.status_code != 202 or (answer.json()["refused"] and not self._expects_refusals):
+            raise PermissionError(
+                f"{self._client.base_url} refuses these reports; are the tokens made with its own secret?"
+            )
+
+    def close(self) -> None:
+        """Whoever made the client closes it."""
+
+
+class OverMQTT:
+    """A connection for each vehicle, under its own id and with its token as the password, while it is on the road.
+
+    Args:
+        host, port: of the broker; `dpfuse broker` must have been told of the ids.
+        stream: what the reports are for.
+        ca: certificates to trust, if the broker speaks TLS.
+    """
+
+    def __init__(self, host: str, port: int, stream: str, *, ca: Path | None = None) -> None:
+        self._host, self._port, self._stream, self._ca = host, port, stream, ca
+        self._clients: dict[int, Any] = {}
+        self._last_sent: dict[int, float] = {}
+        self._is_refused = threading.Event()
+
+    def send(self, messages: Sequence[Sent]) -> None:
+        """Publish each on its vehicle's own topic."""
+        now = time.monotonic()
+        for sensor, token, message in messages:
+            if sensor not in self._clients:
+                self._clients[sensor] = self._connect(sensor, token)
+            self._last_sent[sensor] = now
+            topic = f"dpfuse/{self._stream}/reports/{sensor}"
+            self._clients[sensor].publish(topic, json.dumps(message).encode(), qos=1)
+        if self._is_refused.is_set():
+            raise PermissionError(
+                f"the broker at {self._host}:{self._port} refuses a vehicle; was `dpfuse broker` told of its id, with "
+                f"the same secret? See --ids-from"
+            )
+        for sensor in [each for each, last in self._last_sent.items() if last < now - _GONE_AFTER_S]:
+            self._hang_up(sensor)
+
+    def close(self) -> None:
+        """Let all hang up."""
+        for sensor in list(self._clients):
+            self._hang_up(sensor)
+
+    def _connect(self, sensor: int, token: str) -> Any:
+        try:
+            from paho.mqtt import client as paho
+            from paho.mqtt.enums import CallbackAPIVersion
+        except ImportError as error:
+            raise MissingExtra("vehicles need paho-mqtt to speak MQTT: pip install 'dpfuse[live]'") from error
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"vehicle-{sensor}", protocol=paho.MQTTv5)
+        client.username_pw_set(str(sensor), token)
+        if self._ca is not None:
+            client.tls_set(str(self._ca))
+        client.on_connect = lambda _, __, ___, reason, ____: self._is_refused.set() if reason.is_failure else None
+        client.connect_async(self._host, self._port)
+        client.loop_start()
+        return client
+
+    def _hang_up(self, sensor: int) -> None:
+        client = self._clients.pop(sensor)
+        del self._last_sent[sensor]
+        client.disconnect()
+        client.loop_stop()
+
+
+def post(client: httpx.Client, path: str, content: Any) -> httpx.Response:
+    """The answer to some JSON; the standard library writes NaN, which is what some garbage is made of."""
+    return client.post(path, content=json.dumps(content).encode(), headers={"content-type": "application/json"})

@@ -1,0 +1,212 @@
+"""The whole of it, as `dpfuse live` starts it: centre, vehicles and remote estimator in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import dpfuse
+from dpfuse.cli import app
+from dpfuse.cli._parts import Parts, stopped_at_the_end
+from dpfuse.cli.live import DESIGN, Watched
+from dpfuse.privacy import squared_steps
+from dpfuse.runtime.ledger import public_rows
+from dpfuse.runtime.tokens import new_secret
+
+RECORD = json.loads(DESIGN.with_suffix(".json").read_text())
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(request):
+    """What other tests and runs have compiled serves these processes too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAX_COMPILATION_CACHE_DIR", str(request.config.cache.mkdir("jax")))
+        patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+        patch.setenv("JAX_PLATFORMS", "cpu")
+        yield
+
+
+def start(*arguments, folder):
+    command = [sys.executable, "-W", "error", "-c", "from dpfuse.cli import main; main()", "live", "--json"]
+    return subprocess.Popen(
+        [*command, "--port", "0", "--out", str(folder), *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process, timeout_s):
+    """The summary it prints; whatever happens, it does not outlive the test."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    assert process.returncode == 0, err
+    return json.loads(out)
+
+
+def children_of(folder):
+    """Processes that have the folder among their arguments."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if str(folder).encode() in entry.read_bytes():
+                found.append(entry.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def spent_by_sensor(folder):
+    """What each sensor was debited, in Python integers, from the accounts of the ledger; private but in a replay."""
+    import apsw
+
+    connection = apsw.Connection(str(folder / "ledger.db"), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return dict(connection.execute("SELECT sensor, spent FROM accounts"))
+    finally:
+        connection.close()
+
+
+def test_it_comes_up_releases_flow_and_it_ends_clean(tmp_path):
+    folder = tmp_path / "live"
+    process = start(folder=folder)
+    try:
+        url = process.stderr.readline().split()[0]
+        assert url.startswith("http://127.0.0.1:")
+        assert httpx.get(url).status_code == 200  # the page
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and (folder / "estimate.out").read_text().count("\n") < 8:
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+    finally:
+        summary = end(process, 60)
+    assert summary["ledger"]["rows"] >= summary["steps"] >= 8
+    # The feed has six digits of numbers below 1000.
+    assert summary["estimator"]["steps_compared"] >= 5
+    assert summary["estimator"]["largest_difference"] <= 1e-3
+    estimates = [json.loads(line) for line in (folder / "estimate.out").read_text().splitlines()]
+    assert [each["step"] for each in estimates] == sorted({each["step"] for each in estimates})
+    assert all(each["std"][0] > 0 for each in estimates)
+    assert "reports sent" in (folder / "replay.log").read_text()
+    assert (folder / "serve.log").read_text() == ""
+    assert not children_of(folder)
+
+
+def test_a_folder_with_a_ledger_in_it_is_left_alone(tmp_path):
+    (tmp_path / "ledger.db").touch()
+    result = CliRunner().invoke(app, ["live", "--out", str(tmp_path)])
+    assert result.exit_code == 2 and "fresh ledger" in result.output
+    assert (tmp_path / "ledger.db").read_bytes() == b""
+
+
+@pytest.mark.slow
+def test_it_says_what_went_wrong_and_leaves_nobody_behind(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        process = start("--port", str(taken.getsockname()[1]), folder=tmp_path / "live")
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "`dpfuse serve` ended: dpfuse: [Errno 98] Address already in use" in err
+    assert not children_of(tmp_path)
+
+
+class TestWatched:
+    def test_errors_and_missed_ticks_add_up(self):
+        watched = Watched(prior=100.0)
+        for step, mean, truth in [(3, 90.0, 93.0), (4, 95.0, 91.0), (6, 95.0, None)]:
+            error = None if truth is None else [mean - truth]
+            watched.take({"step": step, "mean": [mean], "truth": truth and [truth], "error": error, "latency_ms": 2.0})
+        assert (watched.num_steps, watched.num_missed, watched.num_with_truth) == (3, 1, 2)
+        assert watched.rmse == pytest.approx(np.sqrt((9 + 16) / 2))
+        assert watched.prior_rmse == pytest.approx(np.sqrt((49 + 81) / 2))
+
+
+class TestBuiltInDesign:
+    def test_it_is_stationary_and_promises_what_its_record_says(self):
+        design = dpfuse.load(DESIGN)
+        assert design.structure.horizon is None
+        assert design.guarantee == dpfuse.Guarantee(**RECORD["guarantee"])
+        assert design.guarantee.accounting == "individual"
+        assert (design.fingerprint, design.interval_s) == (RECORD["fingerprint"], 0.2)
+
+    def test_the_record_shows_that_it_tracks(self):
+        assert RECORD["within_budget"]
+        assert RECORD["ci95"][1] < 0.1 * RECORD["prior_mse"]
+        assert RECORD["non_private_mse"] < RECORD["mse"] < 3 * RECORD["non_private_mse"]
+        # Ten minutes through, no minute is lost.
+        assert max(RECORD["mse_by_minute"]) < 0.15 * RECORD["prior_mse"]
+        assert 0.9 < RECORD["coverage"] < 0.99
+
+
+@pytest.mark.slow
+def test_ten_minutes_of_traffic_are_tracked_and_no_vehicle_pays_more_than_it_has(tmp_path):
+    """At four times the speed, with losses, repeats and garbage: 150 s of wall time."""
+    folder = tmp_path / "live"
+    process = start("--speed", "4", "--seconds", "155", "--loss", "0.05", "--garbage", "0.02", folder=folder)
+    summary = end(process, 400)
+    assert summary["steps"] + summary["missed"] >= 3000  # ten minutes in steps of 0.2 s
+    assert summary["missed"] < 0.1 * summary["steps"]
+    assert summary["rmse"] < 0.4 * summary["prior_rmse"]
+    assert summary["estimator"]["largest_difference"] <= 1e-3
+    budget = squared_steps(dpfuse.load(DESIGN).guarantee)
+    spent = spent_by_sensor(folder)
+    assert len(spent) > 300
+    assert all(type(each) is int and 0 <= each <= budget for each in spent.values())
+    # Negative control: the budget is what holds them back, not that they have nothing to say.
+    assert max(spent.values()) > 0.9 * budget
+    assert not children_of(folder)
+
+
+@pytest.mark.slow
+def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
+    """Estimator and vehicles outlive it, and what the one has read is what the ledger holds."""
+    new_secret(tmp_path / "secret")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    places = ("--secret", str(tmp_path / "secret"), "--ledger", str(tmp_path / "ledger.db"))
+    centre = ("serve", "--design", str(DESIGN), *places, "--port", port, "--replay")
+
+    def num_estimates():
+        return (tmp_path / "estimate.out").read_text().count("\n")
+
+    def wait_for(number):
+        deadline = time.monotonic() + 60
+        while num_estimates() < number and time.monotonic() < deadline:
+            parts.check()
+            time.sleep(0.1)
+        assert num_estimates() >= number
+
+    with stopped_at_the_end(Parts(tmp_path)) as parts:
+        parts.start(*centre)
+        url = parts.first_line("serve")
+        parts.start("estimate", "--from", url)
+        parts.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
+        for _ in range(2):
+            wait_for(num_estimates() + 10)
+            parts.running["serve"].kill()
+            parts.running.pop("serve").wait()
+            parts.start(*centre)
+        parts.first_line("serve")
+        wait_for(num_estimates() + 10)
+    read = [json.loads(line)["step"] for line in (tmp_path / "estimate.out").read_text().splitlines()]
+    rows = [row.step for row in public_rows(tmp_path / "ledger.db")]
+    assert read == rows[: len(read)] and len(read) >= 30
+    for log in ("estimate.log", "replay.log"):
+        assert (tmp_path / log).read_text().count("is back") >= 2
+    assert (tmp_path / "serve.log").read_text() == ""

@@ -1,0 +1,347 @@
+"""Vehicles as clients: every one with its own token, at the pace of the centre, whatever goes wrong on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import queue
+import socket
+import subprocess
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from typer.testing import CliRunner
+
+from dpfuse.cli import app
+from dpfuse.cli.replay import _is_chosen, make_scenes
+from dpfuse.runtime import replay as replay_module
+from dpfuse.runtime import vehicles as vehicles_module
+from dpfuse.runtime.broker import write_broker
+from dpfuse.runtime.replay import Replay, Scene, Troubles, spoil
+from dpfuse.runtime.tokens import Tokens
+from dpfuse.runtime.vehicles import OverMQTT, Sent
+from dpfuse.types import Trajectories
+from parts import needs
+
+SECRET = bytes(range(32))
+INTERVAL_S = 0.05
+
+
+class Listener(ThreadingHTTPServer):
+    """The clock of a centre, and a notebook of what was sent to it."""
+
+    daemon_threads = True
+
+    def __init__(self, port=0, *, interval_s=INTERVAL_S, first_step=1, secret=SECRET, is_replay=True, horizon=None):
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.interval_s, self.first_step, self.is_replay, self.horizon = interval_s, first_step, is_replay, horizon
+        self.tokens, self.start = Tokens(secret), time.monotonic()
+        self.reports, self.truth, self.is_closed = [], {}, False
+        self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def clock(self):
+        passed = time.monotonic() - self.start
+        step = self.first_step + int(passed // self.interval_s)
+        is_over = self.horizon is not None and step > self.horizon
+        closes_in_s = self.interval_s - passed % self.interval_s
+        return {"step": step, "closes_in_s": closes_in_s, "interval_s": self.interval_s, "is_over": is_over}
+
+    def close(self):
+        self.is_closed = True
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        self.answer(self.server.clock())
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        centre, now = self.server, self.server.clock()["step"]
+        if self.path == "/v1/replay/truth":
+            centre.truth[body["step"]] = body["state"]
+            return self.answer({}, 202 if centre.is_replay else 404)
+        tokens = [each.get("token") if isinstance(each, dict) else None for each in body["reports"]]
+        refused = [at for at, token in enumerate(tokens) if not token or centre.tokens.sensor_of(token) is None]
+        centre.reports += [(now, each) for each in body["reports"]]
+        return self.answer({"received": len(tokens) - len(refused), "refused": refused}, 202)
+
+    def answer(self, content, status=200):
+        if self.server.is_closed:
+            self.close_connection = True
+            return
+        text = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+
+@pytest.fixture
+def listen():
+    opened = []
+
+    def start(*arguments, **options):
+        opened.append(centre := Listener(*arguments, **options))
+        return centre
+
+    yield start
+    for centre in opened:
+        centre.close()
+
+
+def scenes():
+    """Three vehicles, of whom one is replaced every 10 scenes; scene k has the state k."""
+    for number in itertools.count():
+        sensors = np.array([7, 8, 100 + number // 10])
+        yield Scene(np.array([float(number)]), sensors, np.stack([sensors + 0.5, np.full(3, number)], axis=1))
+
+
+def play(centre, seconds, **options):
+    told = []
+    player = Replay(centre.url, scenes(), INTERVAL_S, Tokens(SECRET), tell=told.append, **options)
+    return player.run(seconds), told
+
+
+def on_time(centre):
+    """Reports by (step, sensor) that came while their step was collected for, or the one before it."""
+    found = Counter()
+    for now, report in centre.reports:
+        if report["step"] in (now, now + 1):
+            found[report["step"], centre.tokens.sensor_of(report["token"])] += 1
+    return found
+
+
+class TestPlaying:
+    def test_every_vehicle_reports_once_a_step_with_its_own_token(self, listen):
+        centre = listen()
+        tally, told = play(centre, 0.6)
+        assert not told and tally.speed == pytest.approx(1.0)
+        assert tally.num_reports == 3 * tally.num_steps == len(centre.reports)
+        by_step = {}
+        for _, report in centre.reports:
+            sensor, step = centre.tokens.sensor_of(report["token"]), report["step"]
+            number = centre.truth[step][0]
+            assert report["values"] == [sensor + 0.5, number] and report["stream"] == "main"
+            by_step.setdefault(step, []).append(sensor)
+        for step, sensors in by_step.items():
+            assert sensors == [7, 8, 100 + int(centre.truth[step][0]) // 10]
+        # Time is real time: scene and step go together, also where a busy machine left some out.
+        assert len({step - number for step, (number,) in centre.truth.items()}) <= 2
+        assert sum(on_time(centre).values()) > 0.8 * len(centre.reports)
+
+    def test_a_centre_that_restarts_is_found_again(self, listen, monkeypatch):
+        monkeypatch.setattr(replay_module, "_LONGEST_PAUSE_S", 0.1)
+        first, done = listen(), []
+        thread = threading.Thread(target=lambda: done.append(play(first, 1.2)))
+        thread.start()
+        time.sleep(0.3)
+        port, last = first.server_port, first.clock()["step"]
+        first.close()
+        time.sleep(0.25)
+        second = listen(port, first_step=last)
+        thread.join()
+        [(tally, told)] = done
+        assert tally.num_outages >= 1 and "is away" in told[0] and "is back" in told[-1]
+        assert len(second.reports) >= 6
+        # The traffic did not wait.
+        assert min(number for (number,) in second.truth.values()) >= max(n for (n,) in first.truth.values()) + 4
+
+    def test_it_ends_with_a_design_that_ends(self, listen, monkeypatch):
+        monkeypatch.setattr(replay_module, "_SET_WATCH_EVERY_S", 0.1)
+        tally, _ = play(listen(horizon=8), None)
+        assert tally.step <= 12  # it looks at the clock every other step
+
+    def test_faster_than_recorded(self, listen):
+        centre = listen()
+        tally, _ = play(centre, 0.4, speed=2.0)
+        steps = sorted(centre.truth)
+        assert tally.speed == 2.0
+        assert all(
+            centre.truth[b][0] - centre.truth[a][0] == 2 * (b - a) for a, b in itertools.pairwise(steps) if b == a + 1
+        )
+
+    def test_a_speed_that_the_centres_clock_cannot_have(self, listen):
+        with pytest.raises(
+            ValueError, match="speed must be a multiple of 1 for a centre with steps of 0.05 s, got 1.5"
+        ):
+            play(listen(), 9.0, speed=1.5)
+
+    def test_tokens_of_another_secret(self, listen):
+        with pytest.raises(PermissionError, match="refuses these reports; are the tokens made with its own secret"):
+            play(listen(secret=bytes(32)), 9.0)
+
+    def test_what_is_no_centre(self, listen, monkeypatch):
+        monkeypatch.setattr(Listener, "clock", lambda _: {"detail": "not found"})
+        with pytest.raises(ConnectionError, match="has no clock .status 200.; is it a centre?"):
+            play(listen(), 9.0)
+
+    def test_a_centre_without_replay_is_told_no_truth(self, listen):
+        centre = listen(is_replay=False)
+        _, told = play(centre, 0.6)
+        assert told == ["the centre does not ask for the truth: it runs without --replay"]
+        assert len(centre.truth) == 1 and centre.reports
+
+
+class TestTroubles:
+    def test_loss_duplicates_and_garbage_have_their_chances(self, listen):
+        """Among 3 vehicles in about 20 steps, fixed seed: neither none nor all."""
+        tally, _ = play(listen(interval_s=0.025), 0.6, troubles=Troubles(loss=0.3, duplicates=0.3, garbage=0.3, seed=1))
+        asked = 3 * tally.num_steps
+        assert tally.num_reports == asked - tally.num_lost + tally.num_doubled
+        for number in (tally.num_lost, tally.num_doubled, tally.num_garbage):
+            assert 0.05 * asked < number < 0.6 * asked
+
+    def test_delay_makes_reports_late(self, listen):
+        centre = listen()
+        play(centre, 0.8, troubles=Troubles(delay_s=8 * INTERVAL_S))
+        late = [report for now, report in centre.reports if report["step"] < now]
+        assert len(late) > len(centre.reports) / 3
+
+    def test_garbage_is_json_and_of_many_kinds(self):
+        report = {"token": Tokens(SECRET).issue(3), "stream": "main", "step": 5, "values": [1.5, 2.5]}
+        rng = np.random.default_rng(0)
+        kinds = {json.dumps(spoil(report, rng)) for _ in range(300)}
+        assert len(kinds) > 12 and json.dumps(report) not in kinds
+
+    @pytest.mark.parametrize("name", ["loss", "duplicates", "garbage"])
+    def test_chances_are_chances(self, name):
+        with pytest.raises(ValueError, match=f"{name} must be from 0 to 1, got 1.5"):
+            Troubles(**{name: 1.5})
+        with pytest.raises(ValueError, match="delay_s must be from 0 to 3600"):
+            Troubles(delay_s=-1)
+
+
+@pytest.fixture
+def broker(tmp_path):
+    """A mosquitto that knows vehicles 0 to 120."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    configuration = write_broker(tmp_path / "broker", Tokens(SECRET), range(121), port=port)
+    with subprocess.Popen([needs("mosquitto"), "-c", str(configuration)], stderr=subprocess.DEVNULL) as process:
+        try:
+            for _ in range(200):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 0.1):
+                    break
+                time.sleep(0.02)
+            yield port
+        finally:
+            process.terminate()
+
+
+class TestOverMQTT:
+    def test_every_vehicle_has_a_connection_and_a_topic_of_its_own(self, listen, broker):
+        heard = queue.Queue()
+        centre = paho.Client(CallbackAPIVersion.VERSION2, "listener", protocol=paho.MQTTv5)
+        centre.username_pw_set("centre", Tokens(SECRET).password("centre"))
+        centre.on_connect = lambda client, *_: client.subscribe("dpfuse/main/reports/+", 1)
+        centre.on_subscribe = lambda *_: heard.put(None)
+        centre.on_message = lambda _, __, message: heard.put((message.topic, json.loads(message.payload)))
+        centre.connect("127.0.0.1", broker)
+        centre.loop_start()
+        try:
+            assert heard.get(timeout=5) is None
+            vehicles = OverMQTT("127.0.0.1", broker, "main")
+            try:
+                tally, _ = play(listen(), 1.0, transport=vehicles)
+                reports = [heard.get(timeout=5) for _ in range(tally.num_reports)]
+                assert set(vehicles._clients) >= {7, 8, 100}
+            finally:
+                vehicles.close()
+        finally:
+            centre.disconnect()
+            centre.loop_stop()
+        assert tally.num_reports == 3 * tally.num_steps > 0
+        for topic, report in reports:
+            sensor = Tokens(SECRET).sensor_of(report["token"])
+            assert topic == f"dpfuse/main/reports/{sensor}" and report["values"][0] == sensor + 0.5
+
+    def test_vehicles_that_the_broker_does_not_know(self, listen, broker):
+        vehicles = OverMQTT("127.0.0.1", broker, "main")
+        strangers = (scene._replace(sensors=scene.sensors + 1000) for scene in scenes())
+        player = Replay(listen().url, strangers, INTERVAL_S, Tokens(SECRET), transport=vehicles)
+        try:
+            with pytest.raises(PermissionError, match="refuses a vehicle; was `dpfuse broker` told of its id"):
+                player.run(9.0)
+        finally:
+            vehicles.close()
+
+    def test_a_vehicle_that_left_hangs_up(self, broker, monkeypatch):
+        monkeypatch.setattr(vehicles_module, "_GONE_AFTER_S", 0.05)
+        vehicles, tokens = OverMQTT("127.0.0.1", broker, "main"), Tokens(SECRET)
+        try:
+            vehicles.send([Sent(sensor, tokens.issue(sensor), {}) for sensor in (1, 2)])
+            time.sleep(0.1)
+            vehicles.send([Sent(2, tokens.issue(2), {})])
+            assert set(vehicles._clients) == {2}
+        finally:
+            vehicles.close()
+        assert not vehicles._clients
+
+
+class TestTraffic:
+    def test_the_freeway_goes_on_and_its_vehicles_keep_their_coin(self):
+        moving, interval_s = make_scenes(None, 0.3, 0, ids_from=10**6)
+        played = list(itertools.islice(moving, 60))
+        assert interval_s == 0.2
+        for before, now in itertools.pairwise(played):
+            # Whoever reports goes on to report for as long as it is on the road, and positions grow.
+            places = dict(zip(before.sensors.tolist(), before.measurements[:, 0], strict=True))
+            for sensor, (place, _) in zip(now.sensors.tolist(), now.measurements, strict=True):
+                assert sensor >= 10**6
+                assert place >= places.get(sensor, 0.0)
+            gone = set(before.sensors.tolist()) - set(now.sensors.tolist())
+            assert all(places[sensor] > 390 for sensor in gone)
+        shares = [len(scene.sensors) / (0.4 * scene.state[0]) for scene in played]
+        assert 0.15 < np.mean(shares) < 0.45
+
+    def test_a_recording_starts_again_with_new_ids_and_says_so(self, tmp_path):
+        sensors, present = np.array([[[3, 4], [3, 4], [9, 4]]]), np.array([[[1, 1], [1, 0], [1, 1]]], bool)
+        values = np.arange(12.0).reshape(1, 3, 2, 2)
+        data = Trajectories(np.ones((1, 3, 1)), values, present, sensors, interval_s=0.5)
+        data.save(tmp_path / "a.dpfuse-data")
+        told = []
+        playing, interval_s = make_scenes(tmp_path / "a.dpfuse-data", 1.0, 0, 100, told.append)
+        ids = [scene.sensors.tolist() for scene in itertools.islice(playing, 6)]
+        assert ids == [[103, 104], [103], [109, 104], [113, 114], [113], [119, 114]]
+        assert interval_s == 0.5
+        assert told == ["the recording starts again, with new ids (turn 2)"]
+
+    def test_coins_fall_evenly_and_for_themselves(self):
+        ids = np.arange(10_000)
+        by_seed = [_is_chosen(ids, 0.3, seed) for seed in range(3)]
+        for chosen in by_seed:
+            # Five standard deviations, on either side; false alarms 6e-7 for each of three.
+            assert abs(chosen.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / len(ids))
+        assert abs((by_seed[0] & by_seed[1]).mean() - 0.09) < 5 * np.sqrt(0.09 * 0.91 / len(ids))
+        assert _is_chosen(ids, 1.0, 0).all()
+        assert (_is_chosen(ids[500:], 0.3, 0) == by_seed[0][500:]).all()
+
+
+def test_help_says_what_speed_means():
+    text = CliRunner().invoke(app, ["replay", "--help"], env={"COLUMNS": "100", "NO_COLOR": "1"}).output
+    assert "--interval 0.2/N" in text and "1x" in text
+
+
+def test_no_secret_is_said_at_once(tmp_path):
+    result = CliRunner().invoke(app, ["replay", "--secret", str(tmp_path / "none")])
+    assert "no secret at" in str(result.exception)
