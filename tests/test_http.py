@@ -6,8 +6,11 @@ import asyncio
 import itertools
 import json
 import logging
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import threading
 import time
 
@@ -20,7 +23,7 @@ from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
 from dpfuse.runtime import ingest
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
-from dpfuse.runtime.serve import _bind
+from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
 from wire import (
     JSON,
@@ -502,6 +505,29 @@ class TestServe:
             intruder.close()
             assert "failing.db is locked by another program" in running.stderr()
             assert running.stderr().startswith("dpfuse: ") and running.stderr().count("\n") == 1
+
+    @pytest.mark.slow
+    def test_it_speaks_tls_and_nothing_else_then(self, place):
+        openssl = shutil.which("openssl") or pytest.skip(
+            "openssl is not here; to run this test: apt-get install openssl"
+        )
+        subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+        new = (openssl, "req", "-x509", "-newkey", "ed25519", "-nodes", "-keyout", "key", "-out", "cert", *subject)
+        subprocess.run(new, cwd=place[0], check=True, capture_output=True)
+        options = ("--tls-cert", "cert", "--tls-key", "key")
+        with serve(place, "endless.dpfuse", *options, ledger="tls.db") as running:
+            address = address_of(running)
+            assert address.startswith("https://127.0.0.1:")
+            trusted = ssl.create_default_context(cafile=place[0] / "cert")
+            assert httpx.get(f"{address}/v1/clock", verify=trusted, trust_env=False).status_code == 200
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"{address}/v1/clock", trust_env=False)
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{address}/v1/clock".replace("https", "http"), trust_env=False)
+
+    def test_an_address_that_others_can_listen_in_to_is_warned_of(self, caplog):
+        assert _address(Listen("::1"), 8765) == "http://[::1]:8765" and caplog.text == ""
+        assert _address(Listen("0.0.0.0"), 80) == "http://0.0.0.0:80" and "in the clear" in caplog.text
 
     @pytest.mark.parametrize(
         ("options", "code", "message"),
