@@ -150,9 +150,9 @@ function setUpChoices() {
   fill(byId("coordinate"), settings.labels.map((label, index) => [index, label.name]));
   byId("stream-choice").hidden = settings.streams.length < 2;
   byId("state-choice").hidden = settings.labels.length < 2;
-  const kept = settings.num_kept * settings.interval_s;
+  const kept = Math.round(10 * settings.num_kept * settings.interval_s) / 10;
   const windows = [20, 60, 120, 300, 600, 1800].filter((seconds) => seconds < kept).concat(kept);
-  fill(byId("window"), windows.map((seconds) => [seconds, duration(Math.round(10 * seconds) / 10)]));
+  fill(byId("window"), windows.map((seconds) => [seconds, duration(seconds)]));
   byId("window").value = windows.find((seconds) => seconds >= 60) ?? kept;
   const wanted = decodeURIComponent(location.hash.slice(1));
   if (settings.streams.includes(wanted)) byId("stream").value = wanted;
