@@ -128,12 +128,12 @@ def fleet() -> str:
     return (
         f"{setting['streams']:,} streams of {setting['sensors']} sensors at {1 / setting['interval_s']:.0f} Hz in one "
         f"process on {found['machine']['cores']} cores, every release committed durably: a tick takes "
-        f"{ticks['total']['median']:.0f} ms with total accounting ({ticks['total']['p99']:.0f} ms at the 99th percentile) "
-        f"and {ticks['individual']['median']:.0f} ms ({ticks['individual']['p99']:.0f} ms) with "
+        f"{ticks['total']['median']:.0f} ms with total accounting ({ticks['total']['p99']:.0f} ms at the 99th "
+        f"percentile) and {ticks['individual']['median']:.0f} ms ({ticks['individual']['p99']:.0f} ms) with "
         f"{setting['streams'] * setting['sensors']:,} individual accounts; of {kinds['total']['steps']} and "
         f"{kinds['individual']['steps']} ticks {kinds['total']['missed']} and {kinds['individual']['missed']} were "
-        f"missed. One durable release of one stream takes {ratios['total']:.1f} ({ratios['individual']:.1f}) times as long "
-        "as its noise and one sync of a file. *`make bench`, kept in "
+        f"missed. One durable release of one stream takes {ratios['total']:.1f} ({ratios['individual']:.1f}) times as "
+        "long as its noise and one sync of a file. *`make bench`, kept in "
         "[../benchmarks/results/fleet.json](../benchmarks/results/fleet.json) and "
         "[durable.json](../benchmarks/results/durable.json).*\n"
     )
