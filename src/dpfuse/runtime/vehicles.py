@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A vehicle that has sent nothing for so long has left, and hangs up.
 _GONE_AFTER_S = 5.0
+# Reports that wait for longer in a broker have missed their step.
+_EXPIRES_AFTER_S = 2
 
 
 class Sent(NamedTuple):
@@ -62,6 +64,13 @@ class OverMQTT:
     """
 
     def __init__(self, host: str, port: int, stream: str, *, ca: Path | None = None) -> None:
+        try:
+            from paho.mqtt.packettypes import PacketTypes
+            from paho.mqtt.properties import Properties
+        except ImportError as error:
+            raise MissingExtra("vehicles need paho-mqtt to speak MQTT: pip install 'dpfuse[live]'") from error
+        self._expiry = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own
+        self._expiry.MessageExpiryInterval = _EXPIRES_AFTER_S
         self._host, self._port, self._stream, self._ca = host, port, stream, ca
         self._clients: dict[int, Any] = {}
         self._last_sent: dict[int, float] = {}
@@ -75,7 +84,7 @@ class OverMQTT:
                 self._clients[sensor] = self._connect(sensor, token)
             self._last_sent[sensor] = now
             topic = f"dpfuse/{self._stream}/reports/{sensor}"
-            self._clients[sensor].publish(topic, json.dumps(message).encode(), qos=1)
+            self._clients[sensor].publish(topic, json.dumps(message).encode(), qos=1, properties=self._expiry)
         if self._is_refused.is_set():
             raise PermissionError(
                 f"the broker at {self._host}:{self._port} refuses a vehicle; was `dpfuse broker` told of its id, with "
@@ -90,11 +99,9 @@ class OverMQTT:
             self._hang_up(sensor)
 
     def _connect(self, sensor: int, token: str) -> Any:
-        try:
-            from paho.mqtt import client as paho
-            from paho.mqtt.enums import CallbackAPIVersion
-        except ImportError as error:
-            raise MissingExtra("vehicles need paho-mqtt to speak MQTT: pip install 'dpfuse[live]'") from error
+        from paho.mqtt import client as paho
+        from paho.mqtt.enums import CallbackAPIVersion
+
         client = paho.Client(CallbackAPIVersion.VERSION2, f"vehicle-{sensor}", protocol=paho.MQTTv5)
         client.username_pw_set(str(sensor), token)
         if self._ca is not None:
