@@ -42,8 +42,9 @@ def main() -> None:
         else:
             results["mqtt"] = run(Path(folder), "mqtt")
     setting = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
+    load = [round(value, 1) for value in os.getloadavg()]  # of everything that the machine did, this too
     packages = ("fastapi", "uvicorn", "orjson", "paho-mqtt")
-    write_results("ingest", {"setting": setting, **results}, packages=packages)
+    write_results("ingest", {"setting": setting, "load": load, **results}, packages=packages)
 
 
 def run(folder: Path, kind: str) -> dict[str, Any]:
