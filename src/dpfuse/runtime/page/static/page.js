@@ -154,8 +154,8 @@ function setUpChoices() {
   const windows = [20, 60, 120, 300, 600, 1800].filter((seconds) => seconds < kept).concat(kept);
   fill(byId("window"), windows.map((seconds) => [seconds, duration(seconds)]));
   byId("window").value = windows.find((seconds) => seconds >= 60) ?? kept;
-  const wanted = decodeURIComponent(location.hash.slice(1));
-  if (settings.streams.includes(wanted)) byId("stream").value = wanted;
+  const wanted = settings.streams.find((name) => `#${encodeURIComponent(name)}` === location.hash);
+  if (wanted) byId("stream").value = wanted;
 
   byId("stream").addEventListener("change", () => {
     window.history.replaceState(null, "", `#${encodeURIComponent(byId("stream").value)}`);
@@ -169,8 +169,8 @@ function setUpChoices() {
   byId("window").addEventListener("change", () => { setWindow(); draw(); });
   byId("pause").addEventListener("click", () => {
     view.isPaused = !view.isPaused;
-    byId("pause").setAttribute("aria-pressed", String(view.isPaused));
     byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
+    document.body.classList.toggle("paused", view.isPaused);
     askForFrame();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
