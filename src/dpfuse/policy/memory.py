@@ -36,9 +36,11 @@ class Memory:
     def write(self, step: int, stream: Integers, ids: Integers, places: Integers, values: Floats) -> None:
         """Remember the values; of several rows of one sensor the first counts, and nobody is remembered."""
         places = self._settle(stream, ids, places)
-        rows = np.flatnonzero(places != ABSENT)[::-1]  # of what is assigned to one place, the last stays
-        self._values[places[rows]] = values[rows]
-        self._last_step[places[rows]] = step
+        if (places == ABSENT).any() or np.bincount(places, minlength=1).max() > 1:
+            rows = np.flatnonzero(places != ABSENT)[::-1]  # of what is assigned to one place, the last stays
+            places, values = places[rows], values[rows]
+        self._values[places] = values
+        self._last_step[places] = step
 
     def forget(self, before: int) -> None:
         """Drop what was last written before that step."""

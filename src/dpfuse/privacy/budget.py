@@ -194,7 +194,7 @@ class IndividualFilter:
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
         rows = clear_rows(rows, counts_once(sensors, stream) & ((rows >= -largest) & (rows <= largest)).all(-1))
-        costs = self._factor * (rows * rows).sum(-1)
+        costs = self._factor * np.einsum("md,md->m", rows, rows)
         refused = self._debit(sensors, costs)
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)

@@ -268,8 +268,9 @@ def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:
         raise ValueError("values must have shape (..., d), got ()")
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = scaled * np.asarray(scale, np.float64)[..., None]  # exact: a scale is at most `LARGEST_ENTRY`
-    is_usable = (np.abs(scaled) < LARGEST_ENTRY + 1).all(-1, keepdims=True)  # False for NaN
-    return np.where(is_usable, scaled, 0.0).astype(np.int64)  # which rounds toward zero
+    is_usable = (np.abs(scaled) < LARGEST_ENTRY + 1).all(-1)  # False for NaN
+    scaled[~is_usable] = 0.0
+    return scaled.astype(np.int64)  # which rounds toward zero
 
 
 def from_grid(value: Integers) -> Floats:
@@ -287,7 +288,7 @@ def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> 
     bounded = clear_rows(without_forbidden_signs(rows, features), keep)
     if features == "box":
         return bounded
-    return clear_rows(bounded, (bounded * bounded).sum(-1) <= weight * weight)
+    return clear_rows(bounded, np.einsum("...d,...d->...", bounded, bounded) <= weight * weight)
 
 
 def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:

@@ -7,7 +7,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.errors import MissingExtra
+from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
@@ -131,7 +131,11 @@ class Bridge:
         while not self._is_stopped:
             self._is_connected.wait()
             number = self._hub.number
-            is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
+            try:
+                is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
+            except DpfuseError as error:  # older rows could not be read: they are still to come
+                _log.error("releases could not be published: %s", error)
+                is_done = True
             self._hub.wait(number, 1.0 if is_done else 0.05)
             if self._hub.is_closed:
                 return

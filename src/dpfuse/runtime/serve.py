@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from dpfuse.policy.design import Design
 
+_log = logging.getLogger(__name__)
 # How long one thread may keep the others waiting, a release above all.
 _SWITCH_S = 0.0005
 # A peer that acknowledges nothing for so long is cut off by the kernel.
@@ -76,6 +77,8 @@ def run_centre(
     with ExitStack() as stack:
         listener = stack.enter_context(_bind(listen.host, listen.port))
         book = stack.enter_context(open_ledger(ledger, design, names, create=True))
+        for name in book.streams:
+            check_stream_name(name)
         centre = FusionCentre(design, book)
         hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
@@ -90,8 +93,7 @@ def run_centre(
             stack.callback(bridge.stop)
         ticker.start()
         stack.callback(ticker.stop)
-        scheme = "http" if listen.tls_cert is None else "https"
-        announce(f"{scheme}://{listen.host}:{listener.getsockname()[1]}")
+        announce(_address(listen, listener.getsockname()[1]))
         with _signals_end_quietly():
             server.run(sockets=[listener])
     if errors:
@@ -118,7 +120,7 @@ def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[]
     return Server(
         uvicorn.Config(
             app,
-            log_level="warning",
+            log_level="error",  # whoever sends what is not HTTP could else fill the log
             access_log=False,
             server_header=False,
             ssl_certfile=listen.tls_cert,
@@ -141,6 +143,15 @@ def _bind(host: str, port: int) -> socket.socket:
     with suppress(AttributeError, OSError):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
     return listener
+
+
+def _address(listen: Listen, port: int) -> str:
+    """Where it is reached; with a warning if others can listen in."""
+    is_open = listen.tls_cert is None and listen.host not in ("127.0.0.1", "::1", "localhost")
+    if is_open:
+        _log.warning("reports and tokens cross the network in the clear; give --tls-cert and --tls-key, or use a proxy")
+    scheme = "http" if listen.tls_cert is None else "https"
+    return f"{scheme}://{f'[{listen.host}]' if ':' in listen.host else listen.host}:{port}"
 
 
 def _parse_address(text: str | None) -> tuple[str, int] | None:

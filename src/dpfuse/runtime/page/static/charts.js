@@ -1,4 +1,4 @@
-// Charts that stand still unless there is news: one x axis for all, cursors that move together, ranges that do not jump.
+// Charts that stand still unless there is news: one x axis for all, cursors that move together, calm ranges.
 
 import { clock } from "./text.js";
 
@@ -30,11 +30,13 @@ function calmRange({ from = null, to = null, isSymmetric = false }) {
   return range;
 }
 
+const timesAt = (_, ticks, __, ___, increment) => ticks.map((seconds) => clock(seconds, increment < 1));
+
 /**
  * A chart in an element.
  *
- * `series` are uPlot's, with `color` naming a variable of the style sheet (and `fillColor`); `bands` likewise. `onCursor`
- * is told the index under the cursor, or null. `range` has the options of `calmRange`.
+ * `series` are uPlot's, with `color` naming a variable of the style sheet (and `fillColor`); `bands` likewise.
+ * `onCursor` is told the index under the cursor, or null. `range` has the options of `calmRange`.
  */
 export function makeChart(element, { series, bands = [], range = {}, onCursor }) {
   const yRange = calmRange(range);
@@ -48,7 +50,7 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
     padding: [8, 18, 0, 0],
     scales: { x: { time: false }, y: { range: yRange } },
     axes: [
-      { ...axis, grid: { show: false }, size: 24, space: 70, incrs: TIME_STEPS, values: (_, at, __, ___, incr) => at.map((s) => clock(s, incr < 1)) },
+      { ...axis, grid: { show: false }, size: 24, space: 70, incrs: TIME_STEPS, values: timesAt },
       { ...axis, grid, size: 52, space: element.clientHeight > 200 ? 36 : 22, gap: 6 },
     ],
     series: [{}, ...series.map(({ color, fillColor, ...one }) => ({
@@ -59,7 +61,12 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
       fill: fillColor ? paint(fillColor) : undefined,
     }))],
     bands: bands.map((band) => ({ series: band.series, fill: paint(band.color) })),
-    cursor: { y: false, drag: { x: false, y: false, setScale: false }, points: { size: 7 }, sync: { key: "steps", setSeries: false } },
+    cursor: {
+      y: false,
+      drag: { x: false, y: false, setScale: false },
+      points: { size: 7 },
+      sync: { key: "steps", setSeries: false },
+    },
     hooks: { setCursor: [(chart) => onCursor(chart.cursor.idx ?? null)] },
   };
   const chart = new uPlot(options, [[], ...series.map(() => [])], element);

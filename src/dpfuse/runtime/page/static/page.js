@@ -37,6 +37,14 @@ const SAYS = {
   live: () => `Live, every ${duration(settings.interval_s)}`,
 };
 
+const count = (number) => number?.toLocaleString("en");
+
+// What stays on the page once it is so.
+const ENDS = {
+  over: `The design has made its ${count(settings.horizon)} releases. It never starts again on the same sensors.`,
+  spent: "The budget is spent. Releases go on by the clock, as noise alone.",
+};
+
 function currentState() {
   if (link.status?.state === "failed") return "failed";
   if (!link.isOpen) return link.wasOpen ? "lost" : "connecting";
@@ -56,9 +64,7 @@ function showState() {
   const text = SAYS[state]();
   document.body.dataset.state = state;
   if (byId("status-text").textContent !== text) byId("status-text").textContent = text;
-  const end = { over: `The design has made its ${settings.horizon?.toLocaleString("en")} releases. It never starts again on the same sensors.`,
-    spent: "The budget is spent. Releases go on by the clock, as noise alone." }[state];
-  if (end) notice(end, false);
+  if (ENDS[state]) notice(ENDS[state], false);
 }
 
 function notice(text, isPassing = true) {
@@ -83,7 +89,10 @@ function onStatus(status) {
   }
   if (before && before.first_step !== status.first_step) {
     view.restarts.push(status.first_step);
-    notice(`The centre restarted and goes on at step ${status.first_step.toLocaleString("en")}. What was released before stays as it was; nothing is drawn twice.`);
+    notice(
+      `The centre restarted and goes on at step ${count(status.first_step)}. What was released before stays as ` +
+        "it was; nothing is drawn twice.",
+    );
   }
   showState();
 }
@@ -141,12 +150,12 @@ function setUpChoices() {
   fill(byId("coordinate"), settings.labels.map((label, index) => [index, label.name]));
   byId("stream-choice").hidden = settings.streams.length < 2;
   byId("state-choice").hidden = settings.labels.length < 2;
-  const kept = settings.num_kept * settings.interval_s;
+  const kept = Math.round(10 * settings.num_kept * settings.interval_s) / 10;
   const windows = [20, 60, 120, 300, 600, 1800].filter((seconds) => seconds < kept).concat(kept);
-  fill(byId("window"), windows.map((seconds) => [seconds, duration(Math.round(10 * seconds) / 10)]));
+  fill(byId("window"), windows.map((seconds) => [seconds, duration(seconds)]));
   byId("window").value = windows.find((seconds) => seconds >= 60) ?? kept;
-  const wanted = decodeURIComponent(location.hash.slice(1));
-  if (settings.streams.includes(wanted)) byId("stream").value = wanted;
+  const wanted = settings.streams.find((name) => `#${encodeURIComponent(name)}` === location.hash);
+  if (wanted) byId("stream").value = wanted;
 
   byId("stream").addEventListener("change", () => {
     window.history.replaceState(null, "", `#${encodeURIComponent(byId("stream").value)}`);
@@ -160,8 +169,8 @@ function setUpChoices() {
   byId("window").addEventListener("change", () => { setWindow(); draw(); });
   byId("pause").addEventListener("click", () => {
     view.isPaused = !view.isPaused;
-    byId("pause").setAttribute("aria-pressed", String(view.isPaused));
     byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
+    document.body.classList.toggle("paused", view.isPaused);
     askForFrame();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
@@ -176,4 +185,6 @@ for (const element of document.querySelectorAll(".replay")) element.hidden = !se
 setUpChoices();
 restart();
 setInterval(showState, 500);
-setInterval(() => { if (currentState() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence(); }, SUMMARY_MS);
+setInterval(() => {
+  if (currentState() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence();
+}, SUMMARY_MS);

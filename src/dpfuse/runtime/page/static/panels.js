@@ -1,13 +1,13 @@
 // The charts of the page and the line above each, which tells the values under the cursor, or else the newest.
 
 import { makeChart, markTimes } from "./charts.js";
-import { clock, digitsFor, fixed, significant } from "./text.js";
+import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
 
-const SPREAD = 1.96; // 95% of a Gaussian
 const HUES = ["first", "second", "third", "fourth"];
 
 export function makePanels(settings, view, history) {
   const { interval_s: interval, is_replay: isReplay } = settings;
+  const isTotal = settings.accounting === "total";
   let points = [];
   let pinnedStep = null;
   const value = (pick) => points.map((point) => (point.isGap ? null : pick(point)));
@@ -21,7 +21,7 @@ export function makePanels(settings, view, history) {
       series: [
         { color: null, width: 0 },
         { color: null, width: 0 },
-        ...(isReplay ? [{ color: "truth", width: 1.25, dash: [5, 4] }] : []),
+        ...(isReplay ? [{ color: "truth", width: 1.25 }] : []),
         { color: "estimate", width: 2 },
       ],
       bands: [{ series: [2, 1], color: "band" }],
@@ -33,22 +33,25 @@ export function makePanels(settings, view, history) {
       ],
       key: (point) => {
         const digits = digitsFor(at(point.std) / 3);
-        const entries = [["c0", "estimate", fixed(at(point.mean), digits)], ["band", "95% band", `± ${fixed(SPREAD * at(point.std), digits)}`]];
-        if (isReplay) entries.push(["c1 dashed", "truth", fixed(at(point.truth), digits)]);
-        return entries;
+        return [
+          ["c0", "estimate", fixed(at(point.mean), digits)],
+          ["band", "95% band", `± ${fixed(SPREAD * at(point.std), digits)}`],
+          ...(isReplay ? [["c1", "truth", fixed(at(point.truth), digits)]] : []),
+        ];
       },
     },
     release: {
       series: coordinates.map((index) => ({ color: HUES[index % HUES.length], width: 1 })),
       range: { isSymmetric: true },
       data: () => coordinates.map((index) => value((point) => point.release[index])),
-      key: (point) => coordinates.slice(0, 4).map((index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(point.release[index], 2)]),
+      key: (point) =>
+        point.release.slice(0, 4).map((entry, index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(entry, 2)]),
     },
     loss: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.loss)],
-      key: (point) => [["l", settings.accounting === "total" ? "by every sensor, at worst" : "by one sensor, at most", significant(point.loss)]],
+      key: (point) => [["l", isTotal ? "by every sensor, at worst" : "by one sensor, at most", significant(point.loss)]],
     },
     budget: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25 }],
@@ -70,7 +73,7 @@ export function makePanels(settings, view, history) {
     },
   };
 
-  const isShown = { budget: settings.accounting === "total", reports: isReplay, latency: isReplay };
+  const isShown = { budget: isTotal, reports: isReplay, latency: isReplay };
   const shown = Object.entries(kinds).filter(([name]) => isShown[name] ?? true);
   document.getElementById("small-panels").dataset.count = shown.length - 1;
   const panels = {};
@@ -78,6 +81,7 @@ export function makePanels(settings, view, history) {
   for (const [name, kind] of shown) {
     document.getElementById(`${name}-title`).parentElement.hidden = false;
     const element = document.getElementById(`${name}-chart`);
+    makeSlider(element, name);
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
     element.addEventListener("keydown", (event) => moveCursor(event, name));
@@ -91,11 +95,14 @@ export function makePanels(settings, view, history) {
     const point = chosen && !chosen.isGap ? chosen : history.newest(1)[0];
     if (!point) return;
     const entries = kinds[name].key(point).map(([swatch, label, text]) => keyEntry(swatch, label, text));
-    if (chosen) entries.push(keyEntry(null, "at", `${clock(chosen.step * interval, interval < 1)}, step ${chosen.step.toLocaleString("en")}`));
+    if (chosen) {
+      const time = clock(chosen.step * interval, interval < 1);
+      entries.push(keyEntry(null, "at", `${time}, step ${chosen.step.toLocaleString("en")}`));
+    }
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }
 
-  /** What a screen reader says of a chart: it is a slider over the steps. Told when asked for, not at every release. */
+  /** What a screen reader says of a chart: told when asked for, not at every release. */
   function tellValue(name) {
     const element = document.getElementById(`${name}-chart`);
     const last = points.at(-1)?.step ?? 0;
@@ -147,6 +154,20 @@ export function makePanels(settings, view, history) {
   }
 
   return { draw, reset: () => every((panel) => panel.resetRange()), repaint: () => every((panel) => panel.repaint()) };
+}
+
+/** To the keyboard and to screen readers a chart is a slider over the steps. */
+function makeSlider(element, name) {
+  element.tabIndex = 0;
+  const attributes = {
+    role: "slider",
+    "aria-labelledby": `${name}-title`,
+    "aria-describedby": "chart-help",
+    "aria-valuemin": 0,
+    "aria-valuemax": 0,
+    "aria-valuenow": 0,
+  };
+  for (const [attribute, text] of Object.entries(attributes)) element.setAttribute(attribute, text);
 }
 
 function keyEntry(swatch, label, text) {

@@ -1,8 +1,7 @@
 // The numbers of the page: the estimate at large, the facts beside it, the table, and a sentence for screen readers.
 
-import { clock, digitsFor, fixed, significant } from "./text.js";
+import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
 
-const SPREAD = 1.96;
 const TABLE_ROWS = 12;
 const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
@@ -45,7 +44,8 @@ export function makeReadout(settings, view, history) {
     show("spread", fixed(half, digits));
     show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
     show("step", point.step.toLocaleString("en"));
-    show("step-note", horizon === null ? `after ${clock(point.step * interval)}` : `of ${horizon.toLocaleString("en")}`);
+    const time = clock(point.step * interval);
+    show("step-note", horizon === null ? `after ${time}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.budget_left));
@@ -61,7 +61,8 @@ export function makeReadout(settings, view, history) {
     const held = recent.filter((one) => Math.abs(at(one.error)) <= SPREAD * at(one.std)).length;
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
     const time = clock(recent.length * interval);
-    show("coverage", recent.length ? `The truth was in it ${fixed((100 * held) / recent.length, 0)}% of the last ${time}` : "");
+    const share = fixed((100 * held) / recent.length, 0);
+    show("coverage", recent.length ? `The truth was in it ${share}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
     show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
@@ -71,16 +72,21 @@ export function makeReadout(settings, view, history) {
 
   function drawTable(digits) {
     tableDueAt = performance.now() + TABLE_MS;
+    const replayed = [
+      ["Truth", (one) => fixed(at(one.truth), digits)],
+      ["Error", (one) => fixed(at(one.error), digits)],
+      ["Reports", (one) => fixed(one.reports, 0)],
+      ["Tick, ms", (one) => significant(one.latency_ms)],
+    ];
     const columns = [
       ["Step", (one) => one.step.toLocaleString("en")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
-      ...(isReplay ? [["Truth", (one) => fixed(at(one.truth), digits)], ["Error", (one) => fixed(at(one.error), digits)]] : []),
       ["Released", (one) => one.release.map((entry) => fixed(entry, 2)).join(", ")],
       ["Weight", (one) => significant(one.weight)],
       ["Loss", (one) => significant(one.loss)],
       ...(isTotal ? [["Budget left", (one) => significant(one.budget_left)]] : []),
-      ...(isReplay ? [["Reports", (one) => fixed(one.reports, 0)], ["Tick, ms", (one) => significant(one.latency_ms)]] : []),
+      ...(isReplay ? replayed : []),
     ];
     const cell = (kind, text, scope) => {
       const element = Object.assign(document.createElement(kind), { textContent: text });
@@ -102,7 +108,8 @@ export function makeReadout(settings, view, history) {
     const label = settings.labels[view.coordinate];
     const digits = digitsFor(SPREAD * at(point.std));
     const left = isTotal ? ` ${fixed((100 * point.budget_left) / budget, 0)} percent of the budget left.` : "";
-    return `Step ${point.step}: ${label.name} ${fixed(at(point.mean), digits)} plus or minus ${fixed(SPREAD * at(point.std), digits)} ${label.unit}.${left}`;
+    const [mean, spread] = [fixed(at(point.mean), digits), fixed(SPREAD * at(point.std), digits)];
+    return `Step ${point.step}: ${label.name} ${mean} plus or minus ${spread} ${label.unit}.${left}`;
   }
 
   return { draw, sentence };

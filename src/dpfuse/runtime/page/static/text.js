@@ -1,5 +1,8 @@
 // Numbers and times as people read them.
 
+/** Standard deviations to each side that hold 95% of a Gaussian. */
+export const SPREAD = 1.96;
+
 const formats = new Map();
 
 /** A number with that many digits after the point. */
@@ -38,5 +41,6 @@ export function clock(seconds, hasTenths = false) {
 
 /** A length of time in words: 20 s, 5 min. */
 export function duration(seconds) {
-  return seconds >= 60 ? `${fixed(seconds / 60, seconds % 60 ? 1 : 0)} min` : `${fixed(seconds, seconds % 1 ? 1 : 0)} s`;
+  const [size, unit] = seconds >= 60 ? [seconds / 60, "min"] : [seconds, "s"];
+  return `${fixed(size, Number.isInteger(size) ? 0 : seconds < 0.1 ? 2 : 1)} ${unit}`;
 }
