@@ -7,6 +7,7 @@ clients. Reports are paced for the stated rate first, then sent as fast as they 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -15,7 +16,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ SECONDS = 10
 HTTP = {"sensors": 100, "per_second": 50_000, "batch": 2000}
 MQTT = {"sensors": 10, "per_second": 5_000}
 SECRET = b"b" * 32
+# Debian keeps it out of the way of users.
+MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
 def main() -> None:
@@ -32,19 +36,26 @@ def main() -> None:
     from _measure import write_results
 
     with tempfile.TemporaryDirectory() as folder:
-        results = {"http": run(Path(folder), "http"), "mqtt": run(Path(folder), "mqtt")}
+        results = {"http": run(Path(folder), "http")}
+        if MOSQUITTO is None:
+            print("mosquitto is not here, so MQTT is not measured: apt-get install mosquitto", file=sys.stderr)
+        else:
+            results["mqtt"] = run(Path(folder), "mqtt")
     setting = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
+    load = [round(value, 1) for value in os.getloadavg()]  # of everything that the machine did, this too
     packages = ("fastapi", "uvicorn", "orjson", "paho-mqtt")
-    write_results("ingest", {"setting": setting, **results}, packages=packages)
+    write_results("ingest", {"setting": setting, "load": load, **results}, packages=packages)
 
 
 def run(folder: Path, kind: str) -> dict[str, Any]:
     """Paced and at full speed: what was sent, what came in and in time, and how fast."""
     found = {}
     for pace in ("paced", "full speed"):
-        with broker(folder) as mqtt, centre(folder, mqtt if kind == "mqtt" else None) as (address, counted):
-            sender = send_http if kind == "http" else send_mqtt
-            sent, seconds = sender(address, mqtt, is_paced=pace == "paced")
+        with ExitStack() as stack:
+            mqtt = stack.enter_context(broker(folder)) if kind == "mqtt" else None
+            address, counted = stack.enter_context(centre(folder, mqtt))
+            sender = send_http if mqtt is None else partial(send_mqtt, port=mqtt)
+            sent, seconds = sender(address, is_paced=pace == "paced")
             before, total = None, counted()
             while before != total:  # what is on its way comes in
                 time.sleep(2.0)
@@ -120,8 +131,8 @@ def broker(folder: Path) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     configuration = write_broker(folder / "broker", Tokens(SECRET), range(MQTT["sensors"]), port=port)
-    program = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin") or "mosquitto"
-    process = subprocess.Popen([program, "-c", str(configuration)], stderr=subprocess.DEVNULL)
+    assert MOSQUITTO is not None
+    process = subprocess.Popen([MOSQUITTO, "-c", str(configuration)], stderr=subprocess.DEVNULL)
     try:
         time.sleep(0.5)
         yield port
@@ -130,7 +141,7 @@ def broker(folder: Path) -> Iterator[int]:
         process.wait()
 
 
-def send_http(address: str, _: int, *, is_paced: bool) -> tuple[int, float]:
+def send_http(address: str, *, is_paced: bool) -> tuple[int, float]:
     """All sensors report each step, in batches; how many reports were sent and acknowledged, in how many seconds."""
     import httpx
     import orjson
@@ -171,7 +182,7 @@ def make_reports(num_sensors: int) -> list[dict[str, Any]]:
     return [{"token": token, "stream": name, "values": [103.25, 9.75]} for name in STREAMS for token in tokens]
 
 
-def send_mqtt(address: str, port: int, *, is_paced: bool) -> tuple[int, float]:
+def send_mqtt(address: str, *, port: int, is_paced: bool) -> tuple[int, float]:
     """Each sensor with a connection of its own, a report to every stream each step; sent and acknowledged."""
     import httpx
     import orjson

@@ -10,10 +10,12 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 README, ENVIRONMENT, PAGE = ROOT / "README.md", ROOT / "docs/environment.md", ROOT / "docs/page.md"
 REMOTE = ROOT / "docs/remote.md"
+LIVE = ROOT / "docs/live.md"
 RESULTS = ROOT / "benchmarks/results"
 _BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
 _US101 = re.compile(r"(?<=<!-- us101 -->\n).*?(?=<!-- /us101 -->)", re.S)
 _RACE = re.compile(r"(?<=<!-- race -->\n).*?(?=<!-- /race -->)", re.S)
+_FLEET = re.compile(r"(?<=<!-- fleet -->\n).*?(?=<!-- /fleet -->)", re.S)
 _PAGE = re.compile(r"(?<=<!-- page -->\n).*?(?=<!-- /page -->)", re.S)
 _LIVE = re.compile(r"(?<=<!-- live-design -->\n).*?(?=<!-- /live-design -->)", re.S)
 
@@ -117,6 +119,26 @@ def page() -> str:
     )
 
 
+def fleet() -> str:
+    """The part of docs/live.md on many streams in one process."""
+    found, durable = read("fleet"), read("durable")
+    setting, kinds = found["setting"], found["accounting"]
+    ticks = {name: kind["tick_ms"] for name, kind in kinds.items()}
+    ratios = {name: kind["ratio of medians"] for name, kind in durable["ms"].items()}
+    return (
+        f"{setting['streams']:,} streams of {setting['sensors']} sensors at {1 / setting['interval_s']:.0f} Hz in one "
+        f"process on {found['machine']['cores']} cores, every release committed durably: a tick takes "
+        f"{ticks['total']['median']:.0f} ms with total accounting ({ticks['total']['p99']:.0f} ms at the 99th "
+        f"percentile) and {ticks['individual']['median']:.0f} ms ({ticks['individual']['p99']:.0f} ms) with "
+        f"{setting['streams'] * setting['sensors']:,} individual accounts; of {kinds['total']['steps']} and "
+        f"{kinds['individual']['steps']} ticks {kinds['total']['missed']} and {kinds['individual']['missed']} were "
+        f"missed. One durable release of one stream takes {ratios['total']:.1f} ({ratios['individual']:.1f}) times as "
+        "long as its noise and one sync of a file. *`make bench`, kept in "
+        "[../benchmarks/results/fleet.json](../benchmarks/results/fleet.json) and "
+        "[durable.json](../benchmarks/results/durable.json).*\n"
+    )
+
+
 def _several(values: list[float | None]) -> str:
     return ", ".join("never" if value is None else f"{value:.0f}" for value in values)
 
@@ -152,6 +174,7 @@ def main() -> None:
     text = _BLOCK.sub(lambda _: quoted(), README.read_text())
     README.write_text(_US101.sub(lambda _: quoted_us101(), text))
     PAGE.write_text(_PAGE.sub(lambda _: page(), PAGE.read_text()))
+    LIVE.write_text(_FLEET.sub(lambda _: fleet(), LIVE.read_text()))
     ENVIRONMENT.write_text(_RACE.sub(lambda _: race(), ENVIRONMENT.read_text()))
     REMOTE.write_text(_LIVE.sub(lambda _: live_design(), REMOTE.read_text()))
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from dpfuse.errors import LedgerRefused
 from dpfuse.policy.networks import RecurrentFilter
 from dpfuse.privacy import GRID, release
 from dpfuse.runtime import Published
+from dpfuse.runtime.ledger import public_rows
 
 STREAMS = ("north", "south", "west")
 NUM_STEPS, CANARY, SENT = 4, 7_654_321, 0.123456789
@@ -470,3 +473,11 @@ def test_settings_are_checked(individual, tmp_path):
     with pytest.raises(LedgerRefused, match="belongs to another design"):
         dpfuse.FusionCentre(individual, tmp_path / "b.db").close()
         dpfuse.FusionCentre(make_design("individual", seed=1, horizon=None), tmp_path / "b.db")
+
+
+def test_the_example_of_the_documentation(individual, tmp_path, capsys):
+    page = (Path(__file__).parents[1] / "docs/live.md").read_text()
+    with contextlib.chdir(tmp_path):
+        exec(page.split("```py\n")[1].split("```")[0], {"design": individual})
+    assert "'step': 1" in capsys.readouterr().out
+    assert [row.step for row in public_rows(tmp_path / "library.db")][:1] == [1]

@@ -54,15 +54,18 @@ class Lines(logging.Handler):
 @pytest.fixture
 def log(capfd):
     """What was logged or printed so far."""
-    root, lines = logging.getLogger(), Lines()
-    before = root.level
-    root.addHandler(lines)
-    root.setLevel(logging.DEBUG)
+    lines, loggers = Lines(), [logging.getLogger()]
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # which may keep what is logged to themselves
+        loggers += [logger for logger in [logging.getLogger(name)] if not logger.propagate]
     for noisy in ("hypothesis", "jax", "jax._src", "asyncio", "httpx", "httpcore"):  # the clients' and the tests' own
         logging.getLogger(noisy).setLevel(logging.WARNING)
-    yield lambda: "\n".join([*lines.lines, *capfd.readouterr()])
-    root.removeHandler(lines)
-    root.setLevel(before)
+    with pytest.MonkeyPatch.context() as patch:
+        for logger in loggers:
+            patch.setattr(logger, "handlers", [*logger.handlers, lines])
+            patch.setattr(logger, "level", logging.DEBUG)
+        logging.getLogger().manager._clear_cache()
+        yield lambda: "\n".join([*lines.lines, *capfd.readouterr()])
+    logging.getLogger().manager._clear_cache()
 
 
 @pytest.fixture

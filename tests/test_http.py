@@ -13,8 +13,10 @@ import ssl
 import subprocess
 import threading
 import time
+from contextlib import suppress
 
 import httpx
+import numpy as np
 import pytest
 
 from conftest import make_design
@@ -25,6 +27,7 @@ from dpfuse.runtime import ingest
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
+from test_ticker import can_be_told_apart
 from wire import (
     JSON,
     Recorder,
@@ -441,10 +444,10 @@ def place(tmp_path_factory, pytestconfig):
     return folder, pytestconfig.cache.mkdir("jax")
 
 
-def serve(place, design, *options, ledger="ledger.db"):
+def serve(place, design, *options, ledger="ledger.db", first=""):
     folder, cache = place
     arguments = ("--design", folder / design, "--ledger", ledger, "--secret", folder / "secret", "--port", 0)
-    return command("serve", *arguments, *options, folder=folder, cache=cache)
+    return command("serve", *arguments, *options, folder=folder, cache=cache, first=first)
 
 
 def get(address):
@@ -551,6 +554,56 @@ class TestServe:
             cli.main()
         shown = capsys.readouterr()
         assert stop.value.code == code and message in shown.err and shown.out == ""
+
+
+AT_ONCE = """
+from dpfuse.runtime.ticker import Ticker
+Ticker._publish_at = lambda self, moment, due: self._publish(due) or []
+"""
+
+
+def arrivals(place, num_more, num_pairs, seed, first=""):
+    """When releases arrive over the wire, in pairs of steps; in the first of a pair more sensors reported over HTTP.
+
+    A coin decides which step of a pair comes first. Times are counted from the step's own, but for a constant.
+    """
+    more = (np.random.default_rng(seed).random(num_pairs) < 0.5)[:, None] ^ [True, False]
+    tokens, interval_s = Tokens.load(place[0] / "secret"), 0.06
+    crowd = [make_report(tokens, sensor) for sensor in range(64 + num_more)]
+    arrived = {}
+    options = ("--interval", interval_s, "--delay", 0.055)
+    with serve(place, "endless.dpfuse", *options, ledger=f"times-{seed}.db", first=first) as running:
+        address = address_of(running)
+
+        def listen():
+            with following(address) as lines, suppress(httpx.TransportError):
+                for event in iter(lambda: events(lines, 1)[0]["step"], None):
+                    arrived[event] = time.monotonic() - interval_s * event
+
+        threading.Thread(target=listen, daemon=True).start()
+        with httpx.Client(base_url=address, trust_env=False) as client:
+            for _ in range(20):  # warm
+                client.post("/v1/reports", json={"reports": crowd})
+            start = client.get("/v1/clock").json()["step"] + 2
+            for number, has_more in enumerate(more.ravel()):
+                while (clock := client.get("/v1/clock").json())["step"] < start + number:
+                    time.sleep(min(clock["closes_in_s"], 0.02))
+                batch = [report | {"step": start + number} for report in crowd[: len(crowd) if has_more else 64]]
+                client.post("/v1/reports", json={"reports": batch})
+        wait_for(lambda: start + 2 * num_pairs - 1 <= max(arrived))
+        running.process.kill()
+    pairs = np.array([arrived.get(start + step, np.nan) for step in range(2 * num_pairs)]).reshape(-1, 2)
+    pairs = np.where(more[:, :1], pairs, pairs[:, ::-1])
+    return pairs[np.isfinite(pairs).all(1)]
+
+
+@pytest.mark.slow
+def test_one_sensor_more_cannot_be_told_from_when_releases_arrive(place):
+    """One false alarm in a million. In the control the centre publishes at once, and many sensors more can be told."""
+    pairs = arrivals(place, 1, 250, seed=1)
+    assert len(pairs) > 150
+    assert not can_be_told_apart(pairs)
+    assert can_be_told_apart(arrivals(place, 1000, 250, seed=2, first=AT_ONCE))
 
 
 def test_call_raises_what_leaves_the_application():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import queue
 import socket
 import subprocess
@@ -12,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -325,6 +327,19 @@ class TestTraffic:
         assert ids == [[103, 104], [103], [109, 104], [113, 114], [113], [119, 114]]
         assert interval_s == 0.5
         assert told == ["the recording starts again, with new ids (turn 2)"]
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(not os.environ.get("DPFUSE_DATA"), reason="DPFUSE_DATA is not set: no recordings at hand")
+    def test_us_101_is_played_over_and_over(self):
+        told = []
+        playing, interval_s = make_scenes(Path(os.environ["DPFUSE_DATA"]), 0.3, 0, 0, told.append)
+        first = next(playing)
+        # All of it, 44 minutes, and then the first moment again.
+        num_scenes = sum(1 for _ in itertools.takewhile(lambda _: not told, playing))
+        assert num_scenes * interval_s > 40 * 60
+        again = next(playing)
+        assert abs(again.state[0] - first.state[0]) < 20
+        assert not set(first.sensors.tolist()) & set(again.sensors.tolist())
 
     def test_coins_fall_evenly_and_for_themselves(self):
         ids = np.arange(10_000)

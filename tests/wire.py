@@ -192,9 +192,9 @@ class Broker:
 
 
 @contextmanager
-def command(*arguments, folder, cache=None):
-    """`dpfuse` as a process of its own, and its address once it is up; killed at the end if it still runs."""
-    code = "from dpfuse.cli import main; main()"
+def command(*arguments, folder, cache=None, first=""):
+    """`dpfuse` as a process of its own, after the code in `first`; killed at the end if it still runs."""
+    code = f"{first}\nfrom dpfuse.cli import main; main()"
     environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": str(cache)} if cache else {})
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = str(Path(dpfuse.__file__).parents[1])

@@ -201,10 +201,11 @@ def _text(summary: dict[str, Any]) -> str:
             f"Root mean squared error {summary['rmse']:.1f} vehicles per km over {summary['steps_with_truth']:,} "
             f"steps; without any release {summary['prior_rmse']:.1f}."
         )
-    lines.append(
-        f"The remote estimator agrees with the centre in {estimator['steps_compared']:,} steps, to "
-        f"{estimator['largest_difference']:.1g} vehicles per km."
-    )
+    if estimator["steps_compared"]:
+        lines.append(
+            f"The remote estimator agrees with the centre in {estimator['steps_compared']:,} steps, to "
+            f"{estimator['largest_difference']:.1g} vehicles per km."
+        )
     lines.append(
         f"The ledger is in order: {ledger['rows']:,} rows, no vehicle over its Rényi budget of {promise['budget']:g} "
         f"at order {promise['order']:g}.\ntip {ledger['tip']}"

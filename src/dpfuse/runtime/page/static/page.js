@@ -150,12 +150,12 @@ function setUpChoices() {
   fill(byId("coordinate"), settings.labels.map((label, index) => [index, label.name]));
   byId("stream-choice").hidden = settings.streams.length < 2;
   byId("state-choice").hidden = settings.labels.length < 2;
-  const kept = settings.num_kept * settings.interval_s;
+  const kept = Math.round(10 * settings.num_kept * settings.interval_s) / 10;
   const windows = [20, 60, 120, 300, 600, 1800].filter((seconds) => seconds < kept).concat(kept);
-  fill(byId("window"), windows.map((seconds) => [seconds, duration(Math.round(10 * seconds) / 10)]));
+  fill(byId("window"), windows.map((seconds) => [seconds, duration(seconds)]));
   byId("window").value = windows.find((seconds) => seconds >= 60) ?? kept;
-  const wanted = decodeURIComponent(location.hash.slice(1));
-  if (settings.streams.includes(wanted)) byId("stream").value = wanted;
+  const wanted = settings.streams.find((name) => `#${encodeURIComponent(name)}` === location.hash);
+  if (wanted) byId("stream").value = wanted;
 
   byId("stream").addEventListener("change", () => {
     window.history.replaceState(null, "", `#${encodeURIComponent(byId("stream").value)}`);
@@ -169,8 +169,8 @@ function setUpChoices() {
   byId("window").addEventListener("change", () => { setWindow(); draw(); });
   byId("pause").addEventListener("click", () => {
     view.isPaused = !view.isPaused;
-    byId("pause").setAttribute("aria-pressed", String(view.isPaused));
     byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
+    document.body.classList.toggle("paused", view.isPaused);
     askForFrame();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
