@@ -353,6 +353,16 @@ class TestDraw:
             assert high > 2**62
             assert low < -(2**62)
 
+    def test_a_long_sum_is_shared_between_threads_and_stays_in_order(self, monkeypatch):
+        """Noise of a coordinate equals that of another once in millions of pairs; shared noise would at every one."""
+        exact_sum = np.arange(1001) * 2**40
+        noise = add_noise(exact_sum) - exact_sum
+        assert (np.abs(noise) < 8 * GRID).all() and 0.8 * GRID < noise.std() < 1.2 * GRID
+        assert (noise[:500] == noise[501:]).sum() < 3
+        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values[1:])
+        with pytest.raises(RuntimeError, match="returned 500 coordinates for 501"):
+            add_noise(exact_sum)
+
     def test_wrong_lengths_and_kinds_never_reach_opendp(self, monkeypatch):
         monkeypatch.setattr(release, "make_noise", lambda dimension: pytest.fail("reached OpenDP"))
         for wrong in (
