@@ -69,6 +69,13 @@ def report(number=7, step=1, stream="main", values=(0.5, -0.5)):
     return f"dpfuse/{stream}/reports/{number}", json.dumps(content)
 
 
+def send(one, topic, payload, **options):
+    """Publish, and wait until the broker has answered."""
+    before = len(one.answers)
+    one.publish(topic, payload, qos=1, **options)
+    wait_for(lambda: len(one.answers) > before)
+
+
 @contextmanager
 def bridged(broker, centre, hub):
     bridge = Bridge(centre, hub, TOKENS, "127.0.0.1", broker.port)
@@ -91,7 +98,7 @@ def recorded(broker):
 class TestReports:
     def test_a_report_reaches_the_centre_and_is_acknowledged(self, broker, recorded):
         with sensor(broker, 7) as seven:
-            seven.publish(*report(7, 3), qos=1).wait_for_publish(10)
+            send(seven, *report(7, 3))
             wait_for(lambda: recorded.got)
         assert recorded.got == [("main", 7, 3, [0.5, -0.5])]
 
@@ -101,16 +108,23 @@ class TestReports:
             for payload in [report(8)[1], report(7, stream="other")[1], "{", "", "[]", "null", good[:-1], "9" * 4000,
                             json.dumps(json.loads(good) | {"token": "7." + "0" * 64})]:  # fmt: skip
                 seven.publish(topic, payload, qos=1)
-            seven.publish(topic, good, qos=1).wait_for_publish(10)
+            send(seven, topic, good)
             wait_for(lambda: recorded.got)
         assert recorded.got == [("main", 7, 1, [0.5, -0.5])]
+
+    def test_a_replay_counts_its_reports(self, tmp_path):
+        with rig(tmp_path, replay=True) as live:
+            bridge = Bridge(live.centre, live.hub, live.tokens, "127.0.0.1", 1, notes=live.app.state.notes)
+            for topic, payload in [report(7), report(8), report(8, stream="other"), ("dpfuse/main/reports/9", "{}")]:
+                bridge.take(topic, payload.encode())
+            assert live.app.state.notes.num_reports == {("main", 1): 2}
 
     def test_retained_reports_of_old_are_not_taken(self, broker):
         centre = Recorder()
         with sensor(broker, 7) as seven:
-            seven.publish(*report(7), qos=1, retain=True).wait_for_publish(10)
+            send(seven, *report(7), retain=True)
             with bridged(broker, centre, Hub({"main": 0}, lambda stream, start: iter(()))):
-                seven.publish(*report(7, 2), qos=1).wait_for_publish(10)
+                send(seven, *report(7, 2))
                 wait_for(lambda: centre.got)
         assert [step for _, _, step, _ in centre.got] == [2]
 
@@ -130,7 +144,7 @@ class TestReports:
             bridge = Bridge(Dying(), hub, TOKENS, "127.0.0.1", broker.port)
             bridge.start()
             wait_for(lambda: bridge.is_connected)
-            seven.publish(*report(7), qos=1).wait_for_publish(10)
+            send(seven, *report(7))
             assert dead.wait(10)
             bridge._client._sock_close()  # as the kernel does for a process that died
             with bridged(broker, second, hub):
@@ -145,8 +159,8 @@ class TestReports:
         with bridged(broker, centre, hub):
             pass  # its session is there from now on, and keeps what comes
         with sensor(broker, 7) as seven:
-            seven.publish(*report(7, 1), qos=1, properties=expiry).wait_for_publish(10)
-            seven.publish(*report(7, 2), qos=1).wait_for_publish(10)
+            send(seven, *report(7, 1), properties=expiry)
+            send(seven, *report(7, 2))
             time.sleep(2.1)
             with bridged(broker, centre, hub):
                 wait_for(lambda: centre.got)
@@ -162,10 +176,10 @@ class TestAccess:
     def test_a_sensor_writes_its_own_topic_alone_and_reads_nothing(self, broker, recorded):
         with sensor(broker, 7, ["#", "$SYS/#", "dpfuse/+/releases", "dpfuse/+/reports/+"]) as seven:
             with sensor(broker, 8) as eight, estimator(broker, "dpfuse/+/releases") as reader:
-                eight.publish(*report(8), qos=1).wait_for_publish(10)
+                send(eight, *report(8))
                 for topic in ["dpfuse/main/reports/8", "dpfuse/main/releases", "other", "dpfuse/main/reports/7/x"]:
                     seven.publish(topic, report(7)[1], qos=1)
-                seven.publish(*report(7), qos=1).wait_for_publish(10)
+                send(seven, *report(7))
                 wait_for(lambda: len(recorded.got) == 2 and len(seven.answers) == 5)
                 assert [answer.is_failure for answer in seven.answers] == [True, True, True, True, False]
                 time.sleep(1.2)  # $SYS is published each second here
@@ -175,11 +189,11 @@ class TestAccess:
     def test_an_estimator_reads_releases_and_nothing_else(self, broker, tmp_path):
         with rig(tmp_path) as live, bridged(broker, live.centre, live.hub):
             with estimator(broker, "#", "$SYS/#", "dpfuse/+/reports/+") as reader, sensor(broker, 7) as seven:
-                seven.publish(*report(7), qos=1).wait_for_publish(10)
+                send(seven, *report(7))
                 live.tick()
                 wait_for(lambda: reader.got)
                 time.sleep(1.2)
-                reader.publish(*report(7), qos=1).wait_for_publish(10)
+                send(reader, *report(7))
                 reader.publish("dpfuse/main/releases", "{}", qos=1)
                 wait_for(lambda: len(reader.answers) == 2)
                 assert all(answer.is_failure for answer in reader.answers)
@@ -202,7 +216,7 @@ class TestAccess:
             seven.publish(report(7)[0], b" " * (MAX_REPORT + 1000), qos=1)
             time.sleep(0.3)
         with sensor(broker, 7) as seven:
-            seven.publish(*report(7), qos=1).wait_for_publish(10)
+            send(seven, *report(7))
             wait_for(lambda: recorded.got)
         assert len(recorded.got) == 1
 
@@ -289,7 +303,7 @@ class TestReleases:
                 wait_for(lambda: after.got and json.loads(after.got[-1].payload)["step"] == 6)
                 got = [message.payload for message in after.got]
                 assert got == [text for text in dict.fromkeys(got)]
-                seven.publish(*report(7, live.centre.now), qos=1).wait_for_publish(10)
+                send(seven, *report(7, live.centre.now))
                 live.tick()
                 wait_for(lambda: json.loads(after.got[-1].payload)["step"] == 7)
 

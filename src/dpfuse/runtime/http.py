@@ -88,7 +88,7 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    notes = ReplayNotes() if replay else None
+    app.state.notes = notes = ReplayNotes() if replay else None
     promise = describe_promise(design, hub.streams, ticker.interval_s, ticker.delay_s)
     _handle_errors(app)
     _add_reports(app, Intake(centre, tokens, ticker, notes))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
-from dpfuse.runtime.hub import Hub
+from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
 from dpfuse.runtime.tokens import Tokens
 
@@ -40,12 +40,21 @@ class Bridge:
 
     Args:
         ca: a file with the certificates to trust, for a broker that speaks TLS.
+        notes: in a replay, where reports are counted.
     """
 
     def __init__(
-        self, centre: FusionCentre, hub: Hub, tokens: Tokens, host: str, port: int, *, ca: str | None = None
+        self,
+        centre: FusionCentre,
+        hub: Hub,
+        tokens: Tokens,
+        host: str,
+        port: int,
+        *,
+        ca: str | None = None,
+        notes: ReplayNotes | None = None,
     ) -> None:
-        self._centre, self._hub, self._tokens = centre, hub, tokens
+        self._centre, self._hub, self._tokens, self._notes = centre, hub, tokens, notes
         self._next = {stream: max(hub.last_step(stream), 1) for stream in hub.streams}
         self._is_connected, self._is_stopped, self._is_refused = threading.Event(), False, False
         self._lock, self._num_unheard = threading.Lock(), 0
@@ -78,6 +87,8 @@ class Bridge:
         if sensor is None or report is None or topic != f"dpfuse/{report.stream}/reports/{sensor}":
             return
         self._centre.receive(report.stream, sensor, report.step, report.values)
+        if self._notes is not None and report.stream in self._centre.streams:
+            self._notes.count(report.stream, report.step)
 
     def _make_client(self, ca: str | None) -> paho.Client:
         # One session for these streams: what comes while the centre restarts waits for it.

@@ -88,7 +88,8 @@ def run_centre(
         if broker is not None:
             from dpfuse.runtime.mqtt import Bridge
 
-            bridge = Bridge(centre, hub, tokens, *broker, ca=None if listen.mqtt_ca is None else str(listen.mqtt_ca))
+            ca = None if listen.mqtt_ca is None else str(listen.mqtt_ca)
+            bridge = Bridge(centre, hub, tokens, *broker, ca=ca, notes=app.state.notes)
             bridge.start()
             stack.callback(bridge.stop)
         ticker.start()
