@@ -7,9 +7,7 @@ estimator reads the integers that were released.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -244,18 +242,9 @@ class ExactStep:
         num_rows, size = len(block), self._num_rows
         if padding := -num_rows % size or size * (num_rows == 0):
             hidden, block = (np.concatenate([part, _zeros_like(part, padding)]) for part in (hidden, block))
-
-        def take(turns: NDArray[np.int64]) -> list[tuple[jax.Array, jax.Array]]:
-            spans = [slice(turn, turn + size) for turn in turns.tolist()]
-            return [self.private_part(weight, hidden[span], block[span]) for span in spans]
-
-        turns = np.arange(0, len(block), size)
-        if len(turns) < 4:
-            results = take(turns)
-        else:  # in two threads: JAX lets go of the interpreter while it computes
-            with ThreadPoolExecutor(2) as threads:
-                results = list(itertools.chain(*threads.map(take, np.array_split(turns, 2))))
-        own_hidden, proposed = zip(*results, strict=True)
+        spans = [slice(first, first + size) for first in range(0, len(block), size)]
+        turns = [self.private_part(weight, hidden[span], block[span]) for span in spans]
+        own_hidden, proposed = zip(*turns, strict=True)
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
 
 

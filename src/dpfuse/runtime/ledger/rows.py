@@ -167,7 +167,7 @@ def _or_null(amount: int | None) -> int | str:
 
 def to_bytes(release: Release) -> bytes:
     """Z_k as it is stored."""
-    return release.value.astype(_ENTRY).tobytes()
+    return release.value.astype(_ENTRY, copy=False).tobytes()
 
 
 def next_tip(tip: bytes, number: int, rows: Iterable[Row]) -> bytes:
