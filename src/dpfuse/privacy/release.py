@@ -21,6 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -322,8 +323,13 @@ def add_noise(exact_sum: Integers) -> Integers:
     if len(exact_sum) < _SHARED_FROM:
         return _add_noise(exact_sum)
     # OpenDP lets go of the interpreter while it draws: two threads take half the time.
-    with ThreadPoolExecutor(2) as threads:
-        return np.concatenate(list(threads.map(_add_noise, np.array_split(exact_sum, 2))))
+    return np.concatenate(list(_two_threads(os.getpid()).map(_add_noise, np.array_split(exact_sum, 2))))
+
+
+@functools.lru_cache(maxsize=1)
+def _two_threads(process: int) -> ThreadPoolExecutor:
+    """Two threads of this process, started once: those of a parent do not live in a child."""
+    return ThreadPoolExecutor(2, thread_name_prefix="dpfuse")
 
 
 def _add_noise(exact_sum: Integers) -> Integers:
