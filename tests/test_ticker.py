@@ -97,19 +97,33 @@ class TestMoments:
         assert published == on_time(6) and own.state == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
 
-    def test_late_work_leaves_at_the_next_moment(self, clock):
+    def test_late_work_leaves_at_the_next_moment_and_costs_the_step_after_it(self, clock):
         published, centre, _ = run(clock, [0.0, 0.15, 0.0])
-        assert published == [(0.3, [1]), (0.7, [2, 3]), (0.9, [4]), (1.1, [5]), (1.3, [6])]
-        assert centre.skipped == []
+        assert published == [(0.3, [1]), (0.7, [2]), (0.9, [4]), (1.1, [5]), (1.3, [6])]
+        assert centre.skipped == [3]
 
     def test_windows_that_passed_are_skipped(self, clock):
-        """Step 2 is worked on until 0.95, and the windows of steps 3 and 4 end meanwhile: only 4 can still be drawn."""
+        """Step 2 is worked on until 0.95 and leaves at 1.1: by then the moments of steps 3 to 5 have come."""
         published, centre, _ = run(clock, [0.0, 0.55])
-        assert centre.skipped == [3]
-        assert [step for step, _ in centre.ticked] == [1, 2, 4, 5, 6]
-        assert published == [(0.3, [1]), (1.1, [2, 4, 5]), (1.3, [6])]
+        assert centre.skipped == [3, 4, 5]
+        assert published == [(0.3, [1]), (1.1, [2]), (1.3, [6])]
+
+    def test_the_last_step_may_be_late_too(self, clock):
+        published, _, own = run(clock, [0.0, 0.0, 0.45], horizon=3)
+        assert published == [(0.3, [1]), (0.5, [2]), (1.1, [3])] and own.state == "over"
+
+    @pytest.mark.parametrize("work", [0.100001, 0.12, 0.2, 0.299])
+    def test_under_steady_lateness_every_other_step_leaves_an_interval_late(self, clock, work):
+        published, centre, _ = run(clock, [work] * 30, horizon=30)
+        assert published == [(round(INTERVAL * (k + 1) + DELAY, 9), [k]) for k in range(1, 30, 2)]
+        assert centre.skipped == list(range(2, 31, 2))
+
+    def test_with_a_delay_of_a_whole_interval_work_may_take_all_of_it(self, clock):
+        published, centre, _ = run(clock, [0.19] * 6, delay=INTERVAL)
+        assert published == [(round(INTERVAL * (k + 1), 9), [k]) for k in range(1, 7)] and not centre.skipped
 
     def test_nothing_leaves_early_or_off_the_beat_whatever_the_work(self, clock):
+        """And what is done leaves at the first moment after it."""
         rng = np.random.default_rng(0)
         for _ in range(50):
             clock.now = 1000.0
@@ -119,11 +133,13 @@ class TestMoments:
             assert all(round((at - DELAY) / INTERVAL, 6).is_integer() for at, _ in published)
             done = [step for _, many in published for step in many]
             assert sorted(done + centre.skipped) == list(range(1, 31)) and done == sorted(done)
-            assert all(at >= INTERVAL * step + DELAY - 1e-9 for at, many in published for step in many)
+            for (at, [step]), (ticked, began_at), took in zip(published, centre.ticked, work, strict=False):
+                assert step == ticked and at >= INTERVAL * step + DELAY - 1e-9
+                assert at < max(began_at + took + INTERVAL, INTERVAL * step + DELAY + 1e-6)
 
     def test_without_the_delay_the_work_would_show(self, clock, monkeypatch):
         """Negative control."""
-        monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due) or [])
+        monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
         published, _, _ = run(clock, [0.03, 0.05])
         assert published != on_time(6)
 
@@ -253,5 +269,5 @@ def test_one_sensor_more_cannot_be_told_from_the_times_of_the_releases(real, mon
     pairs = offsets(real, 250, seed=1)
     assert len(pairs) > 200 and (pairs >= 0).all()
     assert not can_be_told_apart(pairs)
-    monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due) or [])
+    monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
     assert can_be_told_apart(offsets(real, 250, seed=2))
