@@ -53,6 +53,9 @@ class StandIn:
     def is_over(self):
         return self.now > (self.design.structure.horizon or math.inf)
 
+    def warm_up(self):
+        pass
+
     def tick(self):
         if self._error and self.now == 3:
             raise self._error
@@ -166,6 +169,12 @@ class TestEnds:
         own._run()
         assert published == [1, 2, 3] and own.state == "stopped"
 
+    def test_a_centre_that_cannot_begin_releases_nothing(self, clock, monkeypatch):
+        monkeypatch.setattr(StandIn, "warm_up", lambda self: self.no_device)
+        told = []
+        with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
+            assert own.state == "failed" and isinstance(told[0], AttributeError)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -188,6 +197,22 @@ def test_the_clock_tells_what_a_watch_would(clock):
     assert told["step"] == 2 and told["closes_in_s"] == pytest.approx(0.15) and not told["is_over"]
     clock.now += 10
     assert own.clock()["is_over"]
+
+
+def test_the_clock_starts_when_its_own_thread_is_warm(clock, monkeypatch):
+    warmed = []
+
+    def warm_up(centre):
+        warmed.append(threading.current_thread())
+        clock.now += 30
+
+    monkeypatch.setattr(StandIn, "warm_up", warm_up)
+    own = Ticker(StandIn(clock, horizon=6), print, INTERVAL, DELAY)
+    own._is_stopping = SleepingEvent(clock)
+    monkeypatch.setattr(Ticker, "_tick_until_over", lambda self: None)
+    own.start().join()
+    assert warmed == [own._thread] and own._start_s == 1030
+    assert own.clock()["closes_in_s"] == INTERVAL
 
 
 @pytest.fixture
@@ -214,6 +239,14 @@ def test_in_real_time(real, monkeypatch):
         assert all(moment >= start + 0.1 * (one.row.step - 1) + 0.05 for one in many)
     rows = [one.row for _, many in published for one in many]
     assert rows == list(real._ledger.rows("main", start=2))[: len(rows)]
+
+
+def test_no_step_has_to_compile_anything(real, num_traces):
+    own, before = Ticker(real, lambda many: own._is_stopping.set(), 0.1), num_traces()
+    real.receive("main", 1, 1, [0.5, 0.5])
+    with own:
+        own.join()
+    assert own.state == "stopped" and real.now > 1 and num_traces() == before
 
 
 def offsets(centre, num_pairs, seed):

@@ -100,7 +100,7 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
-        self._warm_up()
+        self.warm_up()
         self.past: list[Published] = []
         """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
@@ -174,6 +174,18 @@ class FusionCentre:
         self._close_step()
         self._carry, _ = self._step.follow(self._carry, *self._released([]))
 
+    def warm_up(self) -> None:
+        """Do all that a step does, with nobody and accounts that are thrown away: compile, open devices, build tables.
+
+        What is done for the first time, ever or in the calling thread, may take long or fail. A thread that calls
+        `tick` by a clock does this before, so that no step waits for it.
+        """
+        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
+        nobody = np.zeros(0, np.int64)
+        carry = self._step.init()
+        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
+        self._step.estimate_many(carry, *self._released([]))
+
     def tidy(self) -> None:
         """Do what can wait until a step is out, so that no step has to do it."""
         self._ledger.tidy()
@@ -197,14 +209,6 @@ class FusionCentre:
 
     def __repr__(self) -> str:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
-
-    def _warm_up(self) -> None:
-        """Make and compile everything before the clock starts: no step waits for it, nor others for its accounts."""
-        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
-        nobody = np.zeros(0, np.int64)
-        carry = self._step.init()  # with accounts of its own, and thrown away
-        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
-        self._step.estimate_many(carry, *self._released([]))
 
     def _close_step(self) -> tuple[int, Inbox]:
         with self._lock:

@@ -57,16 +57,16 @@ class Ticker:
         """How long the last step took. Private but in a replay: it depends on who is there."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
-        self._is_stopping = threading.Event()
+        self._is_stopping, self._has_begun = threading.Event(), threading.Event()
         self._first_step, self._start_s = centre.now, time.monotonic()
 
     def start(self) -> Self:
-        """Start the clock: the first step ends one interval from now."""
+        """Start the clock, once everything is ready: the first step ends one interval from when this returns."""
         # What is there now stays: for Python to look through all of it again and again would take longer than a step.
         gc.collect()
         gc.freeze()
-        self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
         self._thread.start()
+        self._has_begun.wait()
         return self
 
     def stop(self) -> None:
@@ -100,11 +100,16 @@ class Ticker:
 
     def _run(self) -> None:
         try:
+            self._centre.warm_up()  # here, as some things are made anew for each thread
+            self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
+            self._has_begun.set()
             self._tick_until_over()
             self.state = "stopped" if self._is_stopping.is_set() else "over"
         except BaseException as error:  # whatever it is, nothing more is released
             self.state = "failed"
             self._on_error(error)
+        finally:
+            self._has_begun.set()
 
     def _tick_until_over(self) -> None:
         while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now)):
