@@ -56,6 +56,9 @@ class StandIn:
     def warm_up(self):
         pass
 
+    def keep_time(self, open_step):
+        self.open_step = open_step
+
     def tick(self):
         if self._error and self.now == 3:
             raise self._error
@@ -145,6 +148,90 @@ class TestMoments:
         monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
         published, _, _ = run(clock, [0.03, 0.05])
         assert published != on_time(6)
+
+
+class TestArrival:
+    """Whether a report counts is decided by the clock when it comes, whatever the others' work takes."""
+
+    @pytest.fixture
+    def counted(self, clock, tmp_path):
+        """A function that runs a real centre by the clock and says who counted in which step.
+
+        It is given who sends when and for which step, by id, and how long the work of each step takes.
+        """
+
+        def run(sends, work):
+            def finish(centre, took):
+                until = clock.now + took
+                for sensor, at, step in sorted(sends, key=lambda send: send[1]):
+                    if clock.now <= 1000 + at < until:
+                        clock.now = 1000 + at
+                        centre.receive("main", sensor, step, [0.5, 0.5])
+                        most.append(len(centre._inboxes))
+                clock.now = until
+
+            class Slow(dpfuse.FusionCentre):
+                def tick(self):
+                    step, inbox = self.now, self._inboxes.get(self.now)
+                    heard[step] = [] if inbox is None else [sensor for _, sensor in inbox._single]
+                    published = super().tick()
+                    finish(self, work.get(step, 0.0))
+                    return published
+
+            class Waiting(SleepingEvent):
+                def wait(self, timeout=None):
+                    finish(centre, timeout)
+                    return self.is_set()
+
+            heard, most = {}, []
+            design = make_design("individual", horizon=8, expected_stay=20.0)
+            with Slow(design, tmp_path / f"{len(list(tmp_path.iterdir()))}.db") as centre:
+                own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
+                own._is_stopping = Waiting(clock)
+                clock.now = 1000.0
+                own._run()
+                assert own.state == "over" and max(most, default=0) <= 5
+            return heard
+
+        return run
+
+    @pytest.mark.parametrize("took", [0.0, 0.09, 0.15, 0.25, 0.45, 0.65])
+    def test_late_is_late_and_in_time_is_in_time_however_long_a_tick_takes(self, counted, took):
+        sends = [
+            (1, 0.41, 2),  # ten milliseconds late, while step 2 may still be worked on
+            (2, 0.61, 3),  # as late for step 3, of which the work may not have begun
+            (3, 1.01, 6),  # in time, while step 2 may still be worked on
+            (4, 0.41, 4),  # for the next step
+            (5, 0.41, 5),  # early
+            (6, 1.19, 6),
+            (7, 1.21, 6),  # late
+            (8, 1.01, 7),
+            (9, 0.95, 7),  # early
+        ]
+        heard = counted(sends, {2: took})
+        assert heard[2] == [] and heard[6] == [3, 6] and heard[7] == [8]
+        assert heard.get(3, []) == [] and heard.get(4, [4]) == [4] and heard.get(5, []) == []
+        assert (4 in heard) == (took < 0.45)  # or it was skipped, with everybody in it
+
+    @pytest.mark.parametrize("took", [0.12, 0.25])
+    def test_under_steady_lateness_every_step_that_is_drawn_has_its_reports(self, counted, took):
+        sends = [(step, INTERVAL * step - 0.05, step) for step in range(1, 9)]
+        late = [(step + 10, INTERVAL * step + 0.01, step) for step in range(1, 9)]
+        heard = counted(sends + late, dict.fromkeys(range(1, 9), took))
+        assert heard == {step: [step] for step in range(1, 9, 2)}
+
+    def test_a_centre_that_asked_its_own_progress_would_be_seen(self, counted, monkeypatch):
+        """Negative control."""
+        monkeypatch.setattr(dpfuse.FusionCentre, "keep_time", lambda self, open_step: None)
+        sends = [(2, 0.61, 3), (3, 1.01, 6)]
+        assert counted(sends, {2: 0.65}).get(6) != [3]
+
+    def test_when_the_clock_is_gone_the_centre_decides(self, clock):
+        centre = StandIn(clock, horizon=2)
+        own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
+        own._is_stopping = SleepingEvent(clock)
+        own._run()
+        assert centre.open_step is None
 
 
 class TestEnds:

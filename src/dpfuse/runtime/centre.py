@@ -11,7 +11,7 @@ import itertools
 import math
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +26,8 @@ from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
 from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
+# Steps that a clock may be ahead of the work: whoever ticks by a clock skips what is older, see `Ticker`.
+_STEPS_AHEAD = 2
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
@@ -78,6 +80,7 @@ class FusionCentre:
           to the ledger: see `Ledger` and `ExactStep`.
         - What a sensor adds to a stream depends on its own reports, past releases and (individual) its own account: not
           on who else is there, in which order they report, or how many.
+        - Whether a report is in time depends on when it comes, not on how long the others' take (see `keep_time`).
         - A sensor counts once a step and stream, by its first report. Whatever is sent, `receive` returns None: what is
           late, early, double or no report is dropped without a word.
         - Nothing is handed out that is not committed. A centre whose ledger fails raises `LedgerRefused` and releases
@@ -106,11 +109,12 @@ class FusionCentre:
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
-        self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
+        self._open_step: Callable[[], int] | None = None
+        self._inboxes: dict[int, Inbox] = {}
 
     @property
     def now(self) -> int:
-        """The step that reports are collected for; public."""
+        """The step that ends next: the one that reports are collected for, unless a clock is ahead; public."""
         return self._now
 
     @property
@@ -122,8 +126,8 @@ class FusionCentre:
     def receive(self, stream: str, sensor: int, step: int, values: Any) -> None:
         """Take a report, from any thread; nobody is told what becomes of it.
 
-        It counts if the stream is known, the step is the one that is collected for, or the next, and it is the first of
-        this sensor that holds as many finite numbers as the design has channels.
+        It counts if the stream is known, the step is the one that is collected for at this moment, or the next, and it
+        is the first of this sensor that holds as many finite numbers as the design has channels.
         """
         if not isinstance(stream, str) or type(sensor) is not int or type(step) is not int:
             return
@@ -131,7 +135,7 @@ class FusionCentre:
         if number is None or report is None or not 0 <= sensor < 2**63:
             return
         with self._lock:
-            inbox = self._inboxes.get(step)
+            inbox = self._inbox(step)
             if inbox is not None:
                 inbox.add(number, sensor, report)
 
@@ -148,9 +152,19 @@ class FusionCentre:
         is_report = (numbers >= 0) & (numbers < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
         block = numbers[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
         with self._lock:
-            inbox = self._inboxes.get(step)
+            inbox = self._inbox(step)
             if inbox is not None:
                 inbox.add_block(block)
+
+    def keep_time(self, open_step: Callable[[], int] | None) -> None:
+        """Let a clock decide what is in time, however long a tick takes; None: `now` decides again.
+
+        Args:
+            open_step: the step that is collected for at the moment when it is asked. Whoever ticks ends no step before
+                it is over by this clock, and skips one that has been over for a whole step.
+        """
+        with self._lock:
+            self._open_step = open_step
 
     def tick(self) -> list[Published]:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
@@ -210,13 +224,24 @@ class FusionCentre:
     def __repr__(self) -> str:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
 
+    def _inbox(self, step: int) -> Inbox | None:
+        """Where a report for this step goes at this moment, if it is in time; the lock is held.
+
+        The moment is taken under the lock: a report that is in time by the clock comes before its step is closed.
+        """
+        now = self._now if self._open_step is None else self._open_step()
+        if not self._now <= step <= now + 1 or step < now:
+            return None
+        if step not in self._inboxes:
+            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_AHEAD}
+            self._inboxes[step] = Inbox()
+        return self._inboxes[step]
+
     def _close_step(self) -> tuple[int, Inbox]:
         with self._lock:
             step = self._now
-            reports = self._inboxes.pop(step)
             self._now += 1
-            self._inboxes[self._now + 1] = Inbox()
-        return step, reports
+            return step, self._inboxes.pop(step, None) or Inbox()
 
     def _rebuild(self) -> Carry:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger."""

@@ -26,6 +26,8 @@ class Ticker:
           precision with which a thread wakes up. Work that is not done in time is published at the next such moment.
         - A step whose own moment has passed before its work could begin is skipped, and never drawn late. So work that
           is late costs the step after it, and the one after that is in time again.
+        - Which reports are in time is decided when they come, by the clock: a centre that is busy with some does not
+          keep the window open, or closed, for others.
         - `clock` tells what a watch would: it depends on the start and the settings alone.
         - Changes of the wall clock have no effect.
         - Any error stops the ticker for good, and with it every release; `on_error` is told.
@@ -87,12 +89,11 @@ class Ticker:
 
     def clock(self) -> dict[str, Any]:
         """The step that is collected for and the seconds until it ends, for sensors to set their watch by; public."""
-        passed_s = time.monotonic() - self._start_s
-        num_ended = int(passed_s // self.interval_s)
-        step, horizon = self._first_step + num_ended, self._centre.design.structure.horizon
+        num_ended, into_s = divmod(time.monotonic() - self._start_s, self.interval_s)
+        step, horizon = self._first_step + int(num_ended), self._centre.design.structure.horizon
         return {
             "step": step,
-            "closes_in_s": (num_ended + 1) * self.interval_s - passed_s,
+            "closes_in_s": self.interval_s - into_s,
             "interval_s": self.interval_s,
             "delay_s": self.delay_s,
             "is_over": horizon is not None and step > horizon,
@@ -102,6 +103,7 @@ class Ticker:
         try:
             self._centre.warm_up()  # here, as some things are made anew for each thread
             self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
+            self._centre.keep_time(self._open_step)
             self._has_begun.set()
             self._tick_until_over()
             self.state = "stopped" if self._is_stopping.is_set() else "over"
@@ -109,6 +111,7 @@ class Ticker:
             self.state = "failed"
             self._on_error(error)
         finally:
+            self._centre.keep_time(None)
             self._has_begun.set()
 
     def _tick_until_over(self) -> None:
@@ -127,6 +130,10 @@ class Ticker:
         if self._wait_until(moment_s):
             self._publish(due)
             self._centre.tidy()
+
+    def _open_step(self) -> int:
+        """The step that is collected for, by the clock alone."""
+        return self._first_step + int((time.monotonic() - self._start_s) // self.interval_s)
 
     def _closes_at(self, step: int) -> float:
         return self._start_s + (step - self._first_step + 1) * self.interval_s
