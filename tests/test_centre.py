@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,13 @@ NO_REPORTS = [
     object(),
     np.array(0.5),
     np.array([0.5, 1j]),
+    np.array([True, False]),
+    np.array(["0.5", "0.5"]),
+    [np.float64("nan"), 0.5],
+    [np.float32("inf"), 0.5],
+    [np.bool_(True), 0.5],
+    [Fraction(10**400), 0.5],
+    [Decimal("0.5"), 0.5],
 ]
 
 
@@ -132,7 +141,22 @@ class TestReceiving:
         good, no_steps = [0.5, 0.5], (-1, -2, 2, 10**30, 1.0, "1", None, [1])
         nonsense = [(stream, 3, 0, good) for stream in ("elsewhere", ["main"], None, 7)]
         nonsense += [("main", 3, late, good) for late in no_steps]
-        nonsense += [("main", sensor, 0, good) for sensor in (-1, 2**63, "3", True, 3.0, None, [3])]
+        nonsense += [
+            ("main", sensor, 0, good)
+            for sensor in (
+                -1,
+                2**63,
+                "3",
+                True,
+                3.0,
+                None,
+                [3],
+                np.int64(-1),
+                np.uint64(2**63),
+                np.float64(3),
+                np.True_,
+            )
+        ]
         nonsense += [("main", 3, 0, values) for values in NO_REPORTS]
         plain = run(open_centre(individual), [("elsewhere", 3, 0, good)] * len(nonsense))
         assert run(open_centre(individual, "other.db"), nonsense) == plain
@@ -159,6 +183,23 @@ class TestReceiving:
             for number, values in enumerate([[1e308, -1e308], [2, -1], np.array([1.0, -1.0])])
         ]
         assert len(set(rows)) == 1 and any(rows[0])
+
+    @pytest.mark.parametrize(
+        ("sensor", "step", "values"),
+        [
+            (np.int64(3), np.int64(1), np.array([0.5, -0.25])),
+            (np.uint8(3), 1, [np.float64(0.5), np.float32(-0.25)]),
+            (3, np.int32(1), (Fraction(1, 2), -0.25)),
+            (3, 1, np.array([0.5, -0.25], object)),
+        ],
+    )
+    def test_numbers_of_numpy_are_numbers(self, individual, open_centre, sensor, step, values):
+        plain = self.added(open_centre(individual), ("main", 3, 1, [0.5, -0.25]))
+        other = open_centre(individual, "other.db")
+        assert self.added(other, ("main", sensor, step, values), ("main", 3, 1, [0.1, 0.1])) == plain
+        with held_releases() as steps:
+            other.step({sensor: values})
+        assert any(steps[0][0, 3])
 
     def test_blocks_are_as_good_as_reports_one_by_one(self, individual, open_centre):
         one, many = open_centre(individual, "1.db", STREAMS), open_centre(individual, "2.db", STREAMS)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -129,15 +130,15 @@ class FusionCentre:
         It counts if the stream is known, the step is the one that is collected for at this moment, or the next, and it
         is the first of this sensor that holds as many finite numbers as the design has channels.
         """
-        if not isinstance(stream, str) or type(sensor) is not int or type(step) is not int:
+        if not isinstance(stream, str) or not _is_whole(sensor) or not _is_whole(step):
             return
         number, report = self._numbers.get(stream), as_report(values, self.design.structure.num_channels)
         if number is None or report is None or not 0 <= sensor < 2**63:
             return
         with self._lock:
-            inbox = self._inbox(step)
+            inbox = self._inbox(int(step))
             if inbox is not None:
-                inbox.add(number, sensor, report)
+                inbox.add(number, int(sensor), report)
 
     def receive_many(self, stream: ArrayLike, sensors: ArrayLike, step: int, values: ArrayLike) -> None:
         """Take the reports of many sensors for one step.
@@ -147,10 +148,10 @@ class FusionCentre:
             sensors: their ids, shape (m,).
             values: shape (m, n_y); a row that is not finite numbers is no report.
         """
-        numbers, ids = as_ids(stream), as_ids(sensors)
+        places, ids = as_ids(stream), as_ids(sensors)
         rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
-        is_report = (numbers >= 0) & (numbers < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
-        block = numbers[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
+        is_report = (places >= 0) & (places < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
+        block = places[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
         with self._lock:
             inbox = self._inbox(step)
             if inbox is not None:
@@ -261,9 +262,9 @@ class FusionCentre:
         """Weights and values of each stream's release, zeros for a stream without one."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
-        numbers = [self._numbers[row.stream] for row in rows]
-        weights[numbers] = [row.weight for row in rows]
-        values[numbers] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
+        places = [self._numbers[row.stream] for row in rows]
+        weights[places] = [row.weight for row in rows]
+        values[places] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
         return weights, values
 
     def _accounts(self) -> Accounts:
@@ -280,15 +281,24 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     if not isinstance(values, list | tuple) or len(values) != num_channels:
         return None
     try:
-        report = tuple(float(value) for value in values if type(value) in (float, int))
+        report = tuple(float(value) for value in values if _is_number(value))
     except OverflowError:
         return None
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
+# Most numbers are plain ones, and to ask the abstract class takes ten times as long.
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, int) or (isinstance(value, numbers.Real) and not isinstance(value, bool))
+
+
 def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
-    def numbers(values: Any) -> Iterator[tuple[float, ...]]:
+    def tuples(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    estimates = zip(rows, tuples(estimate.mean), tuples(estimate.std), strict=True)
     return [Published(row, mean, std) for row, mean, std in estimates if row is not None]
