@@ -18,6 +18,7 @@ from dpfuse.errors import LedgerRefused
 from dpfuse.policy.networks import RecurrentFilter
 from dpfuse.privacy import GRID, release
 from dpfuse.runtime import Published
+from dpfuse.runtime import centre as centre_module
 from dpfuse.runtime.ledger import public_rows
 
 STREAMS = ("north", "south", "west")
@@ -344,6 +345,51 @@ class TestRestarts:
         with held_releases():
             first = [publish(centre.tick()[0]) for _ in range(5)]
         assert first[4][0] != plain[4][0][0]  # without the gap the weight is another one
+
+    @pytest.fixture
+    def followed(self, monkeypatch):
+        """The steps that were followed once more."""
+        steps, own = [], dpfuse.ExactStep.follow
+
+        def follow(step, carry, *released):
+            steps.append(carry.num_steps + 1)
+            return own(step, carry, *released)
+
+        monkeypatch.setattr(dpfuse.ExactStep, "follow", follow)
+        return steps
+
+    @pytest.mark.parametrize("num_steps", [1, 150, 200])
+    def test_without_an_end_no_more_is_made_up_than_is_remembered(
+        self, individual, open_centre, monkeypatch, followed, num_steps
+    ):
+        """Up to there it is the same to the last bit; past it, what is forgotten had faded."""
+        monkeypatch.setattr(centre_module, "_REBUILT_STEPS", 150)
+        plain, stopped = open_centre(individual, "plain.db", STREAMS), open_centre(individual, "stopped.db", STREAMS)
+        with held_releases():
+            for _ in range(num_steps):
+                plain.tick()
+            expected = [publish(one) for one in plain.tick()]
+        with held_releases():
+            for _ in range(num_steps):
+                stopped.tick()
+            stopped.close()
+            stopped = open_centre(individual, "stopped.db")
+            assert followed == list(range(max(1, num_steps - 149), num_steps + 1)) and stopped.now == num_steps + 1
+            found = [publish(one) for one in stopped.tick()]
+        if num_steps <= 150:
+            assert found == expected
+        for one, two in zip(found, expected, strict=True):
+            assert one[0] == pytest.approx(two[0], rel=1e-3)
+            np.testing.assert_allclose(one[2:], two[2:], rtol=1e-3)
+
+    def test_a_design_with_an_end_is_made_up_from_its_start(self, open_centre, monkeypatch, followed):
+        monkeypatch.setattr(centre_module, "_REBUILT_STEPS", 3)
+        design = make_design(horizon=10)
+        centre = open_centre(design)
+        for _ in range(8):
+            centre.tick()
+        centre.close()
+        assert open_centre(design).now == 9 and followed == list(range(1, 9))
 
     def test_accounts_survive_and_memories_do_not(self, individual, open_centre):
         centre = open_centre(individual)

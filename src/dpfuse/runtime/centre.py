@@ -29,6 +29,8 @@ from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
 # Steps that a clock may be ahead of the work: whoever ticks by a clock skips what is older, see `Ticker`.
 _STEPS_AHEAD = 2
+# Steps of the past that public memory is made up from anew, for a design without an end.
+_REBUILT_STEPS = 20_000
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
@@ -85,8 +87,9 @@ class FusionCentre:
         - A sensor counts once a step and stream, by its first report. Whatever is sent, `receive` returns None: what is
           late, early, double or no report is dropped without a word.
         - Nothing is handed out that is not committed. A centre whose ledger fails raises `LedgerRefused` and releases
-          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories: they begin
-          afresh, with the accounts that they had.
+          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories, which begin
+          afresh, and what was released more than 20,000 steps ago, which g and E of a design without an end no longer
+          remember. The accounts are those that they were.
         - A step that is skipped is never drawn later; to g and E it is a release of 0 with weight 0.
         - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
 
@@ -245,10 +248,17 @@ class FusionCentre:
             return step, self._inboxes.pop(step, None) or Inbox()
 
     def _rebuild(self) -> Carry:
-        """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
-        carry = self._step.init(self._accounts())
-        rows = heapq.merge(*map(self._ledger.rows, self.streams), key=lambda row: row.step)
+        """The carry after all that was committed: public memory from the rows, accounts from the ledger.
+
+        A design without an end runs for years, so its memory is made up from the last `_REBUILT_STEPS` alone. That is
+        allowed, as the weights may be any function of past releases, and changes little: what g and E made of a release
+        an hour ago has faded. The accounts hold everything that was ever spent.
+        """
         last = max(map(self._ledger.last_step, self.streams))
+        first = max(1, last - _REBUILT_STEPS + 1) if self.design.structure.horizon is None else 1
+        carry = self._step.init(self._accounts())._replace(num_steps=first - 1)
+        own_rows = (self._ledger.rows(stream, first) for stream in self.streams)
+        rows = heapq.merge(*own_rows, key=lambda row: row.step)
         for step, together in itertools.groupby(rows, key=lambda row: row.step):
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
