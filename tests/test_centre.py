@@ -17,6 +17,7 @@ from conftest import make_design
 from dpfuse.errors import LedgerRefused
 from dpfuse.policy.networks import RecurrentFilter
 from dpfuse.privacy import GRID, release
+from dpfuse.privacy.budget import TotalFilter
 from dpfuse.runtime import Published
 from dpfuse.runtime import centre as centre_module
 from dpfuse.runtime.ledger import public_rows
@@ -292,6 +293,19 @@ class TestTicks:
         centre.close()
         assert open_centre(design).is_over
 
+    def test_after_the_end_no_report_is_kept(self, open_centre):
+        centre = open_centre(make_design(horizon=2))
+        for step in (1, 2, 3):
+            centre.receive("main", 1, step, [0.5, 0.5])
+        assert set(centre._inboxes) == {1, 2}
+        centre.tick()
+        centre.receive("main", 1, 3, [0.5, 0.5])
+        centre.tick()
+        for step in (1, 2, 3, 4):
+            centre.receive("main", 1, step, [0.5, 0.5])
+            centre.receive_many([0], [1], step, [[0.5, 0.5]])
+        assert centre.is_over and not centre._inboxes
+
     def test_a_stationary_design_has_no_end(self, individual, open_centre):
         assert not open_centre(individual).is_over
 
@@ -390,6 +404,26 @@ class TestRestarts:
             centre.tick()
         centre.close()
         assert open_centre(design).now == 9 and followed == list(range(1, 9))
+
+    def test_steps_skipped_at_the_end_come_back_and_cost_nothing(self, design, open_centre):
+        def books(centre):
+            accounts = centre._ledger.accounts("main")
+            spent = accounts.spent if isinstance(accounts, TotalFilter) else accounts.accounts()
+            return spent, list(centre._ledger.rows("main"))
+
+        centre = open_centre(design)
+        centre.step({3: [0.5, 0.5]})
+        before = books(centre)
+        for _ in range(4):
+            centre.receive("main", 3, centre.now, [0.5, 0.5])
+            centre.skip()
+        assert centre.now == 6
+        centre.close()
+        again = open_centre(design)
+        assert again.now == 2 and before[0] and books(again) == before
+        with held_releases() as steps:
+            assert again.tick()[0].row.step == 2
+        assert steps == [{}]
 
     def test_accounts_survive_and_memories_do_not(self, individual, open_centre):
         centre = open_centre(individual)

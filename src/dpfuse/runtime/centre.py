@@ -90,7 +90,9 @@ class FusionCentre:
           nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories, which begin
           afresh, and what was released more than 20,000 steps ago, which g and E of a design without an end no longer
           remember. The accounts are those that they were.
-        - A step that is skipped is never drawn later; to g and E it is a release of 0 with weight 0.
+        - A step that is skipped is not drawn later; to g and E it is a release of 0 with weight 0. A centre that is
+          opened again goes on with the step after the last one committed: steps that were skipped after it come back,
+          as nothing was released or paid for them.
         - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
 
     Args:
@@ -234,7 +236,8 @@ class FusionCentre:
         The moment is taken under the lock: a report that is in time by the clock comes before its step is closed.
         """
         now = self._now if self._open_step is None else self._open_step()
-        if not self._now <= step <= now + 1 or step < now:
+        last = min(now + 1, self.design.structure.horizon or now + 1)
+        if not max(self._now, now) <= step <= last:
             return None
         if step not in self._inboxes:
             self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_AHEAD}
