@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 from contextlib import contextmanager
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,9 @@ from conftest import make_design
 from dpfuse.errors import LedgerRefused
 from dpfuse.policy.networks import RecurrentFilter
 from dpfuse.privacy import GRID, release
+from dpfuse.privacy.budget import TotalFilter
 from dpfuse.runtime import Published
+from dpfuse.runtime import centre as centre_module
 from dpfuse.runtime.ledger import public_rows
 
 STREAMS = ("north", "south", "west")
@@ -39,6 +43,13 @@ NO_REPORTS = [
     object(),
     np.array(0.5),
     np.array([0.5, 1j]),
+    np.array([True, False]),
+    np.array(["0.5", "0.5"]),
+    [np.float64("nan"), 0.5],
+    [np.float32("inf"), 0.5],
+    [np.bool_(True), 0.5],
+    [Fraction(10**400), 0.5],
+    [Decimal("0.5"), 0.5],
 ]
 
 
@@ -132,7 +143,22 @@ class TestReceiving:
         good, no_steps = [0.5, 0.5], (-1, -2, 2, 10**30, 1.0, "1", None, [1])
         nonsense = [(stream, 3, 0, good) for stream in ("elsewhere", ["main"], None, 7)]
         nonsense += [("main", 3, late, good) for late in no_steps]
-        nonsense += [("main", sensor, 0, good) for sensor in (-1, 2**63, "3", True, 3.0, None, [3])]
+        nonsense += [
+            ("main", sensor, 0, good)
+            for sensor in (
+                -1,
+                2**63,
+                "3",
+                True,
+                3.0,
+                None,
+                [3],
+                np.int64(-1),
+                np.uint64(2**63),
+                np.float64(3),
+                np.True_,
+            )
+        ]
         nonsense += [("main", 3, 0, values) for values in NO_REPORTS]
         plain = run(open_centre(individual), [("elsewhere", 3, 0, good)] * len(nonsense))
         assert run(open_centre(individual, "other.db"), nonsense) == plain
@@ -159,6 +185,23 @@ class TestReceiving:
             for number, values in enumerate([[1e308, -1e308], [2, -1], np.array([1.0, -1.0])])
         ]
         assert len(set(rows)) == 1 and any(rows[0])
+
+    @pytest.mark.parametrize(
+        ("sensor", "step", "values"),
+        [
+            (np.int64(3), np.int64(1), np.array([0.5, -0.25])),
+            (np.uint8(3), 1, [np.float64(0.5), np.float32(-0.25)]),
+            (3, np.int32(1), (Fraction(1, 2), -0.25)),
+            (3, 1, np.array([0.5, -0.25], object)),
+        ],
+    )
+    def test_numbers_of_numpy_are_numbers(self, individual, open_centre, sensor, step, values):
+        plain = self.added(open_centre(individual), ("main", 3, 1, [0.5, -0.25]))
+        other = open_centre(individual, "other.db")
+        assert self.added(other, ("main", sensor, step, values), ("main", 3, 1, [0.1, 0.1])) == plain
+        with held_releases() as steps:
+            other.step({sensor: values})
+        assert any(steps[0][0, 3])
 
     def test_blocks_are_as_good_as_reports_one_by_one(self, individual, open_centre):
         one, many = open_centre(individual, "1.db", STREAMS), open_centre(individual, "2.db", STREAMS)
@@ -250,6 +293,19 @@ class TestTicks:
         centre.close()
         assert open_centre(design).is_over
 
+    def test_after_the_end_no_report_is_kept(self, open_centre):
+        centre = open_centre(make_design(horizon=2))
+        for step in (1, 2, 3):
+            centre.receive("main", 1, step, [0.5, 0.5])
+        assert set(centre._inboxes) == {1, 2}
+        centre.tick()
+        centre.receive("main", 1, 3, [0.5, 0.5])
+        centre.tick()
+        for step in (1, 2, 3, 4):
+            centre.receive("main", 1, step, [0.5, 0.5])
+            centre.receive_many([0], [1], step, [[0.5, 0.5]])
+        assert centre.is_over and not centre._inboxes
+
     def test_a_stationary_design_has_no_end(self, individual, open_centre):
         assert not open_centre(individual).is_over
 
@@ -303,6 +359,71 @@ class TestRestarts:
         with held_releases():
             first = [publish(centre.tick()[0]) for _ in range(5)]
         assert first[4][0] != plain[4][0][0]  # without the gap the weight is another one
+
+    @pytest.fixture
+    def followed(self, monkeypatch):
+        """The steps that were followed once more."""
+        steps, own = [], dpfuse.ExactStep.follow
+
+        def follow(step, carry, *released):
+            steps.append(carry.num_steps + 1)
+            return own(step, carry, *released)
+
+        monkeypatch.setattr(dpfuse.ExactStep, "follow", follow)
+        return steps
+
+    @pytest.mark.parametrize("num_steps", [1, 150, 200])
+    def test_without_an_end_no_more_is_made_up_than_is_remembered(
+        self, individual, open_centre, monkeypatch, followed, num_steps
+    ):
+        """Up to there it is the same to the last bit; past it, what is forgotten had faded."""
+        monkeypatch.setattr(centre_module, "_REBUILT_STEPS", 150)
+        plain, stopped = open_centre(individual, "plain.db", STREAMS), open_centre(individual, "stopped.db", STREAMS)
+        with held_releases():
+            for _ in range(num_steps):
+                plain.tick()
+            expected = [publish(one) for one in plain.tick()]
+        with held_releases():
+            for _ in range(num_steps):
+                stopped.tick()
+            stopped.close()
+            stopped = open_centre(individual, "stopped.db")
+            assert followed == list(range(max(1, num_steps - 149), num_steps + 1)) and stopped.now == num_steps + 1
+            found = [publish(one) for one in stopped.tick()]
+        if num_steps <= 150:
+            assert found == expected
+        for one, two in zip(found, expected, strict=True):
+            assert one[0] == pytest.approx(two[0], rel=1e-3)
+            np.testing.assert_allclose(one[2:], two[2:], rtol=1e-3)
+
+    def test_a_design_with_an_end_is_made_up_from_its_start(self, open_centre, monkeypatch, followed):
+        monkeypatch.setattr(centre_module, "_REBUILT_STEPS", 3)
+        design = make_design(horizon=10)
+        centre = open_centre(design)
+        for _ in range(8):
+            centre.tick()
+        centre.close()
+        assert open_centre(design).now == 9 and followed == list(range(1, 9))
+
+    def test_steps_skipped_at_the_end_come_back_and_cost_nothing(self, design, open_centre):
+        def books(centre):
+            accounts = centre._ledger.accounts("main")
+            spent = accounts.spent if isinstance(accounts, TotalFilter) else accounts.accounts()
+            return spent, list(centre._ledger.rows("main"))
+
+        centre = open_centre(design)
+        centre.step({3: [0.5, 0.5]})
+        before = books(centre)
+        for _ in range(4):
+            centre.receive("main", 3, centre.now, [0.5, 0.5])
+            centre.skip()
+        assert centre.now == 6
+        centre.close()
+        again = open_centre(design)
+        assert again.now == 2 and before[0] and books(again) == before
+        with held_releases() as steps:
+            assert again.tick()[0].row.step == 2
+        assert steps == [{}]
 
     def test_accounts_survive_and_memories_do_not(self, individual, open_centre):
         centre = open_centre(individual)

@@ -53,6 +53,12 @@ class StandIn:
     def is_over(self):
         return self.now > (self.design.structure.horizon or math.inf)
 
+    def warm_up(self):
+        pass
+
+    def keep_time(self, open_step):
+        self.open_step = open_step
+
     def tick(self):
         if self._error and self.now == 3:
             raise self._error
@@ -97,19 +103,33 @@ class TestMoments:
         assert published == on_time(6) and own.state == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
 
-    def test_late_work_leaves_at_the_next_moment(self, clock):
+    def test_late_work_leaves_at_the_next_moment_and_costs_the_step_after_it(self, clock):
         published, centre, _ = run(clock, [0.0, 0.15, 0.0])
-        assert published == [(0.3, [1]), (0.7, [2, 3]), (0.9, [4]), (1.1, [5]), (1.3, [6])]
-        assert centre.skipped == []
+        assert published == [(0.3, [1]), (0.7, [2]), (0.9, [4]), (1.1, [5]), (1.3, [6])]
+        assert centre.skipped == [3]
 
     def test_windows_that_passed_are_skipped(self, clock):
-        """Step 2 is worked on until 0.95, and the windows of steps 3 and 4 end meanwhile: only 4 can still be drawn."""
+        """Step 2 is worked on until 0.95 and leaves at 1.1: by then the moments of steps 3 to 5 have come."""
         published, centre, _ = run(clock, [0.0, 0.55])
-        assert centre.skipped == [3]
-        assert [step for step, _ in centre.ticked] == [1, 2, 4, 5, 6]
-        assert published == [(0.3, [1]), (1.1, [2, 4, 5]), (1.3, [6])]
+        assert centre.skipped == [3, 4, 5]
+        assert published == [(0.3, [1]), (1.1, [2]), (1.3, [6])]
+
+    def test_the_last_step_may_be_late_too(self, clock):
+        published, _, own = run(clock, [0.0, 0.0, 0.45], horizon=3)
+        assert published == [(0.3, [1]), (0.5, [2]), (1.1, [3])] and own.state == "over"
+
+    @pytest.mark.parametrize("work", [0.100001, 0.12, 0.2, 0.299])
+    def test_under_steady_lateness_every_other_step_leaves_an_interval_late(self, clock, work):
+        published, centre, _ = run(clock, [work] * 30, horizon=30)
+        assert published == [(round(INTERVAL * (k + 1) + DELAY, 9), [k]) for k in range(1, 30, 2)]
+        assert centre.skipped == list(range(2, 31, 2))
+
+    def test_with_a_delay_of_a_whole_interval_work_may_take_all_of_it(self, clock):
+        published, centre, _ = run(clock, [0.19] * 6, delay=INTERVAL)
+        assert published == [(round(INTERVAL * (k + 1), 9), [k]) for k in range(1, 7)] and not centre.skipped
 
     def test_nothing_leaves_early_or_off_the_beat_whatever_the_work(self, clock):
+        """And what is done leaves at the first moment after it."""
         rng = np.random.default_rng(0)
         for _ in range(50):
             clock.now = 1000.0
@@ -119,13 +139,99 @@ class TestMoments:
             assert all(round((at - DELAY) / INTERVAL, 6).is_integer() for at, _ in published)
             done = [step for _, many in published for step in many]
             assert sorted(done + centre.skipped) == list(range(1, 31)) and done == sorted(done)
-            assert all(at >= INTERVAL * step + DELAY - 1e-9 for at, many in published for step in many)
+            for (at, [step]), (ticked, began_at), took in zip(published, centre.ticked, work, strict=False):
+                assert step == ticked and at >= INTERVAL * step + DELAY - 1e-9
+                assert at < max(began_at + took + INTERVAL, INTERVAL * step + DELAY + 1e-6)
 
     def test_without_the_delay_the_work_would_show(self, clock, monkeypatch):
         """Negative control."""
-        monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due) or [])
+        monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
         published, _, _ = run(clock, [0.03, 0.05])
         assert published != on_time(6)
+
+
+class TestArrival:
+    """Whether a report counts is decided by the clock when it comes, whatever the others' work takes."""
+
+    @pytest.fixture
+    def counted(self, clock, tmp_path):
+        """A function that runs a real centre by the clock and says who counted in which step.
+
+        It is given who sends when and for which step, by id, and how long the work of each step takes.
+        """
+
+        def run(sends, work):
+            def finish(centre, took):
+                until = clock.now + took
+                for sensor, at, step in sorted(sends, key=lambda send: send[1]):
+                    if clock.now <= 1000 + at < until:
+                        clock.now = 1000 + at
+                        centre.receive("main", sensor, step, [0.5, 0.5])
+                        most.append(len(centre._inboxes))
+                clock.now = until
+
+            class Slow(dpfuse.FusionCentre):
+                def tick(self):
+                    step, inbox = self.now, self._inboxes.get(self.now)
+                    heard[step] = [] if inbox is None else [sensor for _, sensor in inbox._single]
+                    published = super().tick()
+                    finish(self, work.get(step, 0.0))
+                    return published
+
+            class Waiting(SleepingEvent):
+                def wait(self, timeout=None):
+                    finish(centre, timeout)
+                    return self.is_set()
+
+            heard, most = {}, []
+            design = make_design("individual", horizon=8, expected_stay=20.0)
+            with Slow(design, tmp_path / f"{len(list(tmp_path.iterdir()))}.db") as centre:
+                own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
+                own._is_stopping = Waiting(clock)
+                clock.now = 1000.0
+                own._run()
+                assert own.state == "over" and max(most, default=0) <= 5
+            return heard
+
+        return run
+
+    @pytest.mark.parametrize("took", [0.0, 0.09, 0.15, 0.25, 0.45, 0.65])
+    def test_late_is_late_and_in_time_is_in_time_however_long_a_tick_takes(self, counted, took):
+        sends = [
+            (1, 0.41, 2),  # ten milliseconds late, while step 2 may still be worked on
+            (2, 0.61, 3),  # as late for step 3, of which the work may not have begun
+            (3, 1.01, 6),  # in time, while step 2 may still be worked on
+            (4, 0.41, 4),  # for the next step
+            (5, 0.41, 5),  # early
+            (6, 1.19, 6),
+            (7, 1.21, 6),  # late
+            (8, 1.01, 7),
+            (9, 0.95, 7),  # early
+        ]
+        heard = counted(sends, {2: took})
+        assert heard[2] == [] and heard[6] == [3, 6] and heard[7] == [8]
+        assert heard.get(3, []) == [] and heard.get(4, [4]) == [4] and heard.get(5, []) == []
+        assert (4 in heard) == (took < 0.45)  # or it was skipped, with everybody in it
+
+    @pytest.mark.parametrize("took", [0.12, 0.25])
+    def test_under_steady_lateness_every_step_that_is_drawn_has_its_reports(self, counted, took):
+        sends = [(step, INTERVAL * step - 0.05, step) for step in range(1, 9)]
+        late = [(step + 10, INTERVAL * step + 0.01, step) for step in range(1, 9)]
+        heard = counted(sends + late, dict.fromkeys(range(1, 9), took))
+        assert heard == {step: [step] for step in range(1, 9, 2)}
+
+    def test_a_centre_that_asked_its_own_progress_would_be_seen(self, counted, monkeypatch):
+        """Negative control."""
+        monkeypatch.setattr(dpfuse.FusionCentre, "keep_time", lambda self, open_step: None)
+        sends = [(2, 0.61, 3), (3, 1.01, 6)]
+        assert counted(sends, {2: 0.65}).get(6) != [3]
+
+    def test_when_the_clock_is_gone_the_centre_decides(self, clock):
+        centre = StandIn(clock, horizon=2)
+        own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
+        own._is_stopping = SleepingEvent(clock)
+        own._run()
+        assert centre.open_step is None
 
 
 class TestEnds:
@@ -150,6 +256,12 @@ class TestEnds:
         own._run()
         assert published == [1, 2, 3] and own.state == "stopped"
 
+    def test_a_centre_that_cannot_begin_releases_nothing(self, clock, monkeypatch):
+        monkeypatch.setattr(StandIn, "warm_up", lambda self: self.no_device)
+        told = []
+        with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
+            assert own.state == "failed" and isinstance(told[0], AttributeError)
+
     @pytest.mark.parametrize(
         ("options", "message"),
         [
@@ -172,6 +284,22 @@ def test_the_clock_tells_what_a_watch_would(clock):
     assert told["step"] == 2 and told["closes_in_s"] == pytest.approx(0.15) and not told["is_over"]
     clock.now += 10
     assert own.clock()["is_over"]
+
+
+def test_the_clock_starts_when_its_own_thread_is_warm(clock, monkeypatch):
+    warmed = []
+
+    def warm_up(centre):
+        warmed.append(threading.current_thread())
+        clock.now += 30
+
+    monkeypatch.setattr(StandIn, "warm_up", warm_up)
+    own = Ticker(StandIn(clock, horizon=6), print, INTERVAL, DELAY)
+    own._is_stopping = SleepingEvent(clock)
+    monkeypatch.setattr(Ticker, "_tick_until_over", lambda self: None)
+    own.start().join()
+    assert warmed == [own._thread] and own._start_s == 1030
+    assert own.clock()["closes_in_s"] == INTERVAL
 
 
 @pytest.fixture
@@ -198,6 +326,14 @@ def test_in_real_time(real, monkeypatch):
         assert all(moment >= start + 0.1 * (one.row.step - 1) + 0.05 for one in many)
     rows = [one.row for _, many in published for one in many]
     assert rows == list(real._ledger.rows("main", start=2))[: len(rows)]
+
+
+def test_no_step_has_to_compile_anything(real, num_traces):
+    own, before = Ticker(real, lambda many: own._is_stopping.set(), 0.1), num_traces()
+    real.receive("main", 1, 1, [0.5, 0.5])
+    with own:
+        own.join()
+    assert own.state == "stopped" and real.now > 1 and num_traces() == before
 
 
 def offsets(centre, num_pairs, seed):
@@ -253,5 +389,5 @@ def test_one_sensor_more_cannot_be_told_from_the_times_of_the_releases(real, mon
     pairs = offsets(real, 250, seed=1)
     assert len(pairs) > 200 and (pairs >= 0).all()
     assert not can_be_told_apart(pairs)
-    monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due) or [])
+    monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
     assert can_be_told_apart(offsets(real, 250, seed=2))

@@ -9,9 +9,10 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import numbers
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +27,10 @@ from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
 from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
 
+# Steps that a clock may be ahead of the work: whoever ticks by a clock skips what is older, see `Ticker`.
+_STEPS_AHEAD = 2
+# Steps of the past that public memory is made up from anew, for a design without an end.
+_REBUILT_STEPS = 20_000
 # Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
@@ -78,12 +83,16 @@ class FusionCentre:
           to the ledger: see `Ledger` and `ExactStep`.
         - What a sensor adds to a stream depends on its own reports, past releases and (individual) its own account: not
           on who else is there, in which order they report, or how many.
+        - Whether a report is in time depends on when it comes, not on how long the others' take (see `keep_time`).
         - A sensor counts once a step and stream, by its first report. Whatever is sent, `receive` returns None: what is
           late, early, double or no report is dropped without a word.
         - Nothing is handed out that is not committed. A centre whose ledger fails raises `LedgerRefused` and releases
-          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories: they begin
-          afresh, with the accounts that they had.
-        - A step that is skipped is never drawn later; to g and E it is a release of 0 with weight 0.
+          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories, which begin
+          afresh, and what was released more than 20,000 steps ago, which g and E of a design without an end no longer
+          remember. The accounts are those that they were.
+        - A step that is skipped is not drawn later; to g and E it is a release of 0 with weight 0. A centre that is
+          opened again goes on with the step after the last one committed: steps that were skipped after it come back,
+          as nothing was released or paid for them.
         - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
 
     Args:
@@ -100,17 +109,18 @@ class FusionCentre:
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
-        self._warm_up()
+        self.warm_up()
         self.past: list[Published] = []
         """The last that was committed before this centre was made, with estimates; public."""
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
-        self._inboxes: dict[int, Inbox] = {self._now: Inbox(), self._now + 1: Inbox()}
+        self._open_step: Callable[[], int] | None = None
+        self._inboxes: dict[int, Inbox] = {}
 
     @property
     def now(self) -> int:
-        """The step that reports are collected for; public."""
+        """The step that ends next: the one that reports are collected for, unless a clock is ahead; public."""
         return self._now
 
     @property
@@ -122,18 +132,18 @@ class FusionCentre:
     def receive(self, stream: str, sensor: int, step: int, values: Any) -> None:
         """Take a report, from any thread; nobody is told what becomes of it.
 
-        It counts if the stream is known, the step is the one that is collected for, or the next, and it is the first of
-        this sensor that holds as many finite numbers as the design has channels.
+        It counts if the stream is known, the step is the one that is collected for at this moment, or the next, and it
+        is the first of this sensor that holds as many finite numbers as the design has channels.
         """
-        if not isinstance(stream, str) or type(sensor) is not int or type(step) is not int:
+        if not isinstance(stream, str) or not _is_whole(sensor) or not _is_whole(step):
             return
         number, report = self._numbers.get(stream), as_report(values, self.design.structure.num_channels)
         if number is None or report is None or not 0 <= sensor < 2**63:
             return
         with self._lock:
-            inbox = self._inboxes.get(step)
+            inbox = self._inbox(int(step))
             if inbox is not None:
-                inbox.add(number, sensor, report)
+                inbox.add(number, int(sensor), report)
 
     def receive_many(self, stream: ArrayLike, sensors: ArrayLike, step: int, values: ArrayLike) -> None:
         """Take the reports of many sensors for one step.
@@ -143,14 +153,24 @@ class FusionCentre:
             sensors: their ids, shape (m,).
             values: shape (m, n_y); a row that is not finite numbers is no report.
         """
-        numbers, ids = as_ids(stream), as_ids(sensors)
+        places, ids = as_ids(stream), as_ids(sensors)
         rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
-        is_report = (numbers >= 0) & (numbers < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
-        block = numbers[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
+        is_report = (places >= 0) & (places < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
+        block = places[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
         with self._lock:
-            inbox = self._inboxes.get(step)
+            inbox = self._inbox(step)
             if inbox is not None:
                 inbox.add_block(block)
+
+    def keep_time(self, open_step: Callable[[], int] | None) -> None:
+        """Let a clock decide what is in time, however long a tick takes; None: `now` decides again.
+
+        Args:
+            open_step: the step that is collected for at the moment when it is asked. Whoever ticks ends no step before
+                it is over by this clock, and skips one that has been over for a whole step.
+        """
+        with self._lock:
+            self._open_step = open_step
 
     def tick(self) -> list[Published]:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
@@ -173,6 +193,18 @@ class FusionCentre:
         """Let the step pass without a release; its reports are dropped."""
         self._close_step()
         self._carry, _ = self._step.follow(self._carry, *self._released([]))
+
+    def warm_up(self) -> None:
+        """Do all that a step does, with nobody and accounts that are thrown away: compile, open devices, build tables.
+
+        What is done for the first time, ever or in the calling thread, may take long or fail. A thread that calls
+        `tick` by a clock does this before, so that no step waits for it.
+        """
+        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
+        nobody = np.zeros(0, np.int64)
+        carry = self._step.init()
+        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
+        self._step.estimate_many(carry, *self._released([]))
 
     def tidy(self) -> None:
         """Do what can wait until a step is out, so that no step has to do it."""
@@ -198,27 +230,38 @@ class FusionCentre:
     def __repr__(self) -> str:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
 
-    def _warm_up(self) -> None:
-        """Make and compile everything before the clock starts: no step waits for it, nor others for its accounts."""
-        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
-        nobody = np.zeros(0, np.int64)
-        carry = self._step.init()  # with accounts of its own, and thrown away
-        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
-        self._step.estimate_many(carry, *self._released([]))
+    def _inbox(self, step: int) -> Inbox | None:
+        """Where a report for this step goes at this moment, if it is in time; the lock is held.
+
+        The moment is taken under the lock: a report that is in time by the clock comes before its step is closed.
+        """
+        now = self._now if self._open_step is None else self._open_step()
+        last = min(now + 1, self.design.structure.horizon or now + 1)
+        if not max(self._now, now) <= step <= last:
+            return None
+        if step not in self._inboxes:
+            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_AHEAD}
+            self._inboxes[step] = Inbox()
+        return self._inboxes[step]
 
     def _close_step(self) -> tuple[int, Inbox]:
         with self._lock:
             step = self._now
-            reports = self._inboxes.pop(step)
             self._now += 1
-            self._inboxes[self._now + 1] = Inbox()
-        return step, reports
+            return step, self._inboxes.pop(step, None) or Inbox()
 
     def _rebuild(self) -> Carry:
-        """The carry after all that was committed: public memory from the rows, accounts from the ledger."""
-        carry = self._step.init(self._accounts())
-        rows = heapq.merge(*map(self._ledger.rows, self.streams), key=lambda row: row.step)
+        """The carry after all that was committed: public memory from the rows, accounts from the ledger.
+
+        A design without an end runs for years, so its memory is made up from the last `_REBUILT_STEPS` alone. That is
+        allowed, as the weights may be any function of past releases, and changes little: what g and E made of a release
+        an hour ago has faded. The accounts hold everything that was ever spent.
+        """
         last = max(map(self._ledger.last_step, self.streams))
+        first = max(1, last - _REBUILT_STEPS + 1) if self.design.structure.horizon is None else 1
+        carry = self._step.init(self._accounts())._replace(num_steps=first - 1)
+        own_rows = (self._ledger.rows(stream, first) for stream in self.streams)
+        rows = heapq.merge(*own_rows, key=lambda row: row.step)
         for step, together in itertools.groupby(rows, key=lambda row: row.step):
             for _ in range(carry.num_steps + 1, step):
                 carry, _ = self._step.follow(carry, *self._released([]))
@@ -232,9 +275,9 @@ class FusionCentre:
         """Weights and values of each stream's release, zeros for a stream without one."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
-        numbers = [self._numbers[row.stream] for row in rows]
-        weights[numbers] = [row.weight for row in rows]
-        values[numbers] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
+        places = [self._numbers[row.stream] for row in rows]
+        weights[places] = [row.weight for row in rows]
+        values[places] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
         return weights, values
 
     def _accounts(self) -> Accounts:
@@ -251,15 +294,24 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     if not isinstance(values, list | tuple) or len(values) != num_channels:
         return None
     try:
-        report = tuple(float(value) for value in values if type(value) in (float, int))
+        report = tuple(float(value) for value in values if _is_number(value))
     except OverflowError:
         return None
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
+# Most numbers are plain ones, and to ask the abstract class takes ten times as long.
+def _is_whole(value: Any) -> bool:
+    return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (float, int) or (isinstance(value, numbers.Real) and not isinstance(value, bool))
+
+
 def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
-    def numbers(values: Any) -> Iterator[tuple[float, ...]]:
+    def tuples(values: Any) -> Iterator[tuple[float, ...]]:
         return map(tuple, np.asarray(values).tolist())
 
-    estimates = zip(rows, numbers(estimate.mean), numbers(estimate.std), strict=True)
+    estimates = zip(rows, tuples(estimate.mean), tuples(estimate.std), strict=True)
     return [Published(row, mean, std) for row, mean, std in estimates if row is not None]

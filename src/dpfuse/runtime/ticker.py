@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -22,8 +23,11 @@ class Ticker:
 
     **Guarantees**
         - Nothing is published earlier, nor at any other moment than t0 + n interval + delay for a whole n, to the
-          precision with which a thread wakes up. Work that is not done in time is published one interval later.
-        - A window that passed as a whole while the centre was busy is skipped, and never drawn late.
+          precision with which a thread wakes up. Work that is not done in time is published at the next such moment.
+        - A step whose own moment has passed before its work could begin is skipped, and never drawn late. So work that
+          is late costs the step after it, and the one after that is in time again.
+        - Which reports are in time is decided when they come, by the clock: a centre that is busy with some does not
+          keep the window open, or closed, for others.
         - `clock` tells what a watch would: it depends on the start and the settings alone.
         - Changes of the wall clock have no effect.
         - Any error stops the ticker for good, and with it every release; `on_error` is told.
@@ -55,16 +59,16 @@ class Ticker:
         """How long the last step took. Private but in a replay: it depends on who is there."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
-        self._is_stopping = threading.Event()
+        self._is_stopping, self._has_begun = threading.Event(), threading.Event()
         self._first_step, self._start_s = centre.now, time.monotonic()
 
     def start(self) -> Self:
-        """Start the clock: the first step ends one interval from now."""
+        """Start the clock, once everything is ready: the first step ends one interval from when this returns."""
         # What is there now stays: for Python to look through all of it again and again would take longer than a step.
         gc.collect()
         gc.freeze()
-        self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
         self._thread.start()
+        self._has_begun.wait()
         return self
 
     def stop(self) -> None:
@@ -85,12 +89,11 @@ class Ticker:
 
     def clock(self) -> dict[str, Any]:
         """The step that is collected for and the seconds until it ends, for sensors to set their watch by; public."""
-        passed_s = time.monotonic() - self._start_s
-        num_ended = int(passed_s // self.interval_s)
-        step, horizon = self._first_step + num_ended, self._centre.design.structure.horizon
+        num_ended, into_s = divmod(time.monotonic() - self._start_s, self.interval_s)
+        step, horizon = self._first_step + int(num_ended), self._centre.design.structure.horizon
         return {
             "step": step,
-            "closes_in_s": (num_ended + 1) * self.interval_s - passed_s,
+            "closes_in_s": self.interval_s - into_s,
             "interval_s": self.interval_s,
             "delay_s": self.delay_s,
             "is_over": horizon is not None and step > horizon,
@@ -98,39 +101,49 @@ class Ticker:
 
     def _run(self) -> None:
         try:
+            self._centre.warm_up()  # here, as some things are made anew for each thread
+            self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
+            self._centre.keep_time(self._open_step)
+            self._has_begun.set()
             self._tick_until_over()
             self.state = "stopped" if self._is_stopping.is_set() else "over"
         except BaseException as error:  # whatever it is, nothing more is released
             self.state = "failed"
             self._on_error(error)
+        finally:
+            self._centre.keep_time(None)
+            self._has_begun.set()
 
     def _tick_until_over(self) -> None:
-        due: list[Published] = []
         while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now)):
-            while not self._centre.is_over and time.monotonic() >= self._closes_at(self._centre.now + 1):
+            step = self._centre.now
+            if time.monotonic() >= self._leaves_at(step):
                 self._centre.skip()
-            if self._centre.is_over:
-                break
-            closed_at = self._closes_at(self._centre.now)
-            due += self._centre.tick()
-            self.last_latency_s = time.monotonic() - closed_at
-            if self.last_latency_s <= self.delay_s:
-                due = self._publish_at(closed_at + self.delay_s, due)
-        while due and not self._is_stopping.is_set():  # the last step was late
-            num_ended = (time.monotonic() - self._start_s - self.delay_s) // self.interval_s
-            due = self._publish_at(self._start_s + (num_ended + 1) * self.interval_s + self.delay_s, due)
+                continue
+            due = self._centre.tick()
+            done_at = time.monotonic()
+            self.last_latency_s = done_at - self._closes_at(step)
+            num_late = max(0, math.ceil((done_at - self._leaves_at(step)) / self.interval_s))
+            self._publish_at(self._leaves_at(step + num_late), due)
 
-    def _publish_at(self, moment_s: float, due: list[Published]) -> list[Published]:
-        """Publish then what is due; what is left is still due."""
-        if not self._wait_until(moment_s):
-            return due
-        self._publish(due)
-        self._centre.tidy()
-        return []
+    def _publish_at(self, moment_s: float, due: list[Published]) -> None:
+        if self._wait_until(moment_s):
+            self._publish(due)
+            self._centre.tidy()
+
+    def _open_step(self) -> int:
+        """The step that is collected for, by the clock alone."""
+        return self._first_step + int((time.monotonic() - self._start_s) // self.interval_s)
 
     def _closes_at(self, step: int) -> float:
         return self._start_s + (step - self._first_step + 1) * self.interval_s
 
+    def _leaves_at(self, step: int) -> float:
+        return self._closes_at(step) + self.delay_s
+
     def _wait_until(self, moment_s: float) -> bool:
         """Whether the moment has come; False if the ticker is to stop."""
-        return not self._is_stopping.wait(max(0.0, moment_s - time.monotonic()))
+        while (left_s := moment_s - time.monotonic()) > 0:
+            if self._is_stopping.wait(left_s):
+                return False
+        return not self._is_stopping.is_set()
