@@ -27,7 +27,7 @@ from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
-from dpfuse.runtime.ledger import open_ledger, public_rows, verify
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify
 from dpfuse.runtime.ledger.debits import debits_of
 from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
 from ledger_kills import check_published, run_kills
@@ -199,12 +199,15 @@ class TestRows:
 
 def test_opened_by_its_place_and_created_only_if_told(place):
     design = make_terms("individual")
-    with pytest.raises(LedgerRefused, match="is missing; check the path"):
+    with pytest.raises(LedgerRefused, match="ledger.db is missing; .* `dpfuse ledger create` or `dpfuse serve --new`"):
         open_ledger(place.path, design)
-    with open_ledger(place.path, design, create=True) as ledger:
+    assert not place.path.exists()
+    with create_ledger(place.path, design) as ledger:
         ledger.refresh([7])
         [row] = ledger.commit([entry(ledger, 1, "main")])
-    with open_ledger(str(place.path), design, ["main"], create=True) as ledger:
+    with pytest.raises(LedgerRefused, match="is there already; open it"):
+        create_ledger(place.path, design)
+    with open_ledger(str(place.path), design, ["main"]) as ledger:
         assert list(ledger.rows("main")) == [row]
     with pytest.raises(LedgerRefused, match="has the streams main for good"):
         open_ledger(place.path, design, STREAMS)
@@ -239,7 +242,7 @@ class TestFilesThatAreNotAsTheyWere:
         with pytest.raises(LedgerRefused, match="or its head file is there already"):
             Ledger.create(path, design)
         head_of(path).unlink()
-        refused(path, design, "is missing; check the path, or create a ledger")
+        refused(path, design, "is missing; no empty ledger takes the place of one that may be lost")
 
     @pytest.mark.parametrize("is_full_check", [True, False])
     def test_rolled_back(self, kept, is_full_check):

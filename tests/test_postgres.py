@@ -26,6 +26,7 @@ from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.runtime import Entry, Ledger
 from dpfuse.runtime.ledger import (
     PostgresLedger,
+    create_ledger,
     grant_public,
     join,
     name_of,
@@ -340,7 +341,7 @@ class TestVerify:
             ("UPDATE version SET number = 2", "has ledger version 2, this dpfuse reads 1; use the dpfuse that wrote"),
             ("UPDATE terms SET content = '{}'", "has terms that cannot be read; it was changed by hand"),
             ("DROP TABLE commits", "lacks a table of the ledger; it was changed by hand"),
-            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; check the address, or create one"),
+            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; no empty ledger takes the place"),
         ],
     )
     def test_what_was_changed_by_hand_is_found(self, server, kept, statement, message):
@@ -462,7 +463,7 @@ class TestServers:
             "postgresql://?bad=1",
         ):
             with pytest.raises(LedgerRefused, match="cannot be reached, or does not let this user in") as caught:
-                open_ledger(url, make_terms(), create=True)
+                create_ledger(url, make_terms())
             assert "secret" not in "".join(traceback.format_exception(caught.value))
 
     def test_that_are_too_old(self, place, monkeypatch):
@@ -488,7 +489,7 @@ class TestServers:
     def test_in_another_encoding(self, server):
         server.run("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
         with pytest.raises(LedgerRefused, match="is a database in SQL_ASCII; create one in UTF8"):
-            open_ledger(server.url(database="ascii"), make_terms(), create=True)
+            create_ledger(server.url(database="ascii"), make_terms())
 
     def test_that_are_read_only_or_let_a_role_do_nothing(self, server, kept):
         place, design = kept
@@ -682,17 +683,21 @@ def test_a_role_that_may_read_what_is_public(server, kept):
 
 def test_opened_by_its_address_and_created_only_if_told(place):
     design = make_terms("individual")
-    with pytest.raises(LedgerRefused, match="holds no ledger in schema"):
+    with pytest.raises(
+        LedgerRefused, match="holds no ledger in schema .* `dpfuse ledger create` or `dpfuse serve --new`"
+    ):
         open_ledger(place.url, design)
-    with open_ledger(place.url, design, STREAMS, create=True) as ledger:
+    with create_ledger(place.url, design, STREAMS) as ledger:
         assert isinstance(ledger, Ledger)
         [row] = ledger.commit([entry(ledger, 1)])
-    with open_ledger(place.url, design, ["north"], create=True) as ledger:
+    with pytest.raises(LedgerRefused, match="holds a ledger already; open it"):
+        create_ledger(place.url, design, STREAMS)
+    with open_ledger(place.url, design, ["north"]) as ledger:
         assert ledger.streams == ("north",) and list(ledger.rows("north")) == [row]
 
 
 def test_a_schema_may_have_the_name_of_a_keyword(server):
-    with open_ledger(server.url("order"), make_terms(), create=True) as ledger:
+    with create_ledger(server.url("order"), make_terms()) as ledger:
         ledger.commit([entry(ledger, 1, "main")])
     assert verify(server.url("order")).number == 1
 
@@ -765,7 +770,7 @@ def test_kills_of_the_whole_server(tmp_path):
     server = Server()
     try:
         where, published, rng = server.url(), tmp_path / "published", np.random.default_rng(2)
-        open_ledger(where, DESIGN, STREAMS, create=True).close()
+        create_ledger(where, DESIGN, STREAMS).close()
         published.touch()
         with nursery(where, published) as writers:
             for _ in range(20):

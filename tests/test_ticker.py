@@ -178,7 +178,7 @@ def test_the_clock_tells_what_a_watch_would(clock):
 def real(tmp_path):
     """A real centre for 64 rows a turn, with a filter so wide that one turn more takes milliseconds."""
     design = make_design("individual", horizon=None, expected_stay=1e4, filter_size=768)
-    with dpfuse.FusionCentre(design, tmp_path / "ledger.db") as centre:
+    with dpfuse.FusionCentre(design, tmp_path / "ledger.db", create=True) as centre:
         yield centre
 
 

@@ -91,7 +91,7 @@ def create(
 ) -> None:
     """Make an empty ledger for a design, with all streams that it will ever have.
 
-    `dpfuse serve` makes one too, with its own streams. This is for a database
+    `dpfuse serve --new` makes one too, with its own streams. This is for a database
     whose streams are served by several centres.
 
     Example: dpfuse ledger create postgresql://db/road --design a.dpfuse --stream north --stream south

@@ -219,7 +219,7 @@ class IndividualFilter:
             if cost <= self._budget - int(self._spent[account]):
                 self._spent[account] += cost
                 fits[later] = True
-        return rows[~fits]
+        return np.asarray(rows[~fits])
 
     def _find(self, sensors: Integers) -> Integers:
         return self._index.find(np.zeros_like(sensors), sensors)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerRefused
+from dpfuse.runtime.ledger.head import NEVER_REPLACED
 from dpfuse.runtime.ledger.rows import Terms
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ def check_version(connection: Connection[Any], address: Address) -> None:
     query = f"SELECT number FROM {address.quoted}.version"
     found = has_ledger(connection, address) and connection.execute(query).fetchall()
     if not found:
-        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; check the address, or create one")
+        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; {NEVER_REPLACED}")
     if found != [(SCHEMA_VERSION,)]:
         raise LedgerRefused(
             f"{address} has ledger version {found[0][0]}, this dpfuse reads {SCHEMA_VERSION}; use the dpfuse that "

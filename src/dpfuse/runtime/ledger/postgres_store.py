@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime.ledger.postgres_schema import GRANT_PUBLIC, check_version, has_ledger
+from dpfuse.runtime.ledger.postgres_schema import GRANT_PUBLIC, check_version
 from dpfuse.runtime.ledger.rows import Terms
 from dpfuse.runtime.ledger.store import read_terms
 
@@ -176,13 +176,6 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
         connection.close()
         raise
     return connection
-
-
-def has_ledger_at(where: str) -> bool:
-    """Whether there is a ledger at that address, of whatever design or version."""
-    address = Address.parse(where)
-    with refusals(address), closing(connect(address, is_new=True)) as connection:
-        return has_ledger(connection, address)
 
 
 def check_durable(connection: Connection[Any], address: Address) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime.ledger.head import head_path
+from dpfuse.runtime.ledger.head import NEVER_REPLACED, head_path
 from dpfuse.runtime.ledger.rows import Terms
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def check_there(path: Path) -> None:
             f"{path} is missing and its head file is there: what was spent is not known; put the ledger back, or, if "
             f"nothing was ever released from it, remove {head_path(path)}"
         )
-    raise LedgerRefused(f"{path} is missing; check the path, or create a ledger")
+    raise LedgerRefused(f"{path} is missing; {NEVER_REPLACED}")
 
 
 def _check_version(connection: Connection, path: Path) -> None:
