@@ -27,7 +27,6 @@ from dpfuse.runtime import Entry, Ledger
 from dpfuse.runtime.ledger import (
     PostgresLedger,
     create_ledger,
-    grant_public,
     join,
     name_of,
     open_ledger,
@@ -502,7 +501,7 @@ class TestServers:
 
     def test_that_show_accounts_to_everybody(self, server, kept):
         place, design = kept
-        for grant in ("accounts", "commits"):
+        for grant in ("accounts", "commits", "releases"):
             by_hand(server, place, f"GRANT SELECT ON {grant} TO PUBLIC")
             with pytest.raises(LedgerRefused, match=f"REVOKE ALL ON ALL TABLES IN SCHEMA {place.schema} FROM PUBLIC"):
                 place.open(design)
@@ -663,22 +662,21 @@ def test_no_error_shows_anything_private(place, server):
     by_hand(server, place, f"UPDATE accounts SET spent = spent WHERE sensor = {CANARY}", "SELECT 1")
 
 
-def test_a_role_that_may_read_what_is_public(server, kept):
-    place, design = kept
-    server.run("DROP ROLE IF EXISTS public_reader", "CREATE ROLE public_reader LOGIN")
-    grant_public(place.url, "public_reader")
-    theirs = place.url.replace("postgres@", "public_reader@")
-    assert list(public_rows(theirs)) == list(public_rows(place.url))
-    with psycopg.connect(server.url(role="public_reader"), autocommit=True) as connection:
-        assert connection.execute(f"SELECT count(tip) FROM {place.schema}.commits").fetchall() == [(3,)]
-        for query in ("SELECT count(*) FROM {}.accounts", "SELECT debited FROM {}.commits", "DELETE FROM {}.releases"):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(query.format(place.schema))
-    with pytest.raises(LedgerRefused, match="does not let this role do that; use the role that created the ledger"):
-        verify(theirs)
-    with pytest.raises(LedgerRefused, match="knows no such role; create it first"):
-        grant_public(place.url, "no'body\"")
-    by_hand(server, place, "DROP OWNED BY public_reader", "DROP ROLE public_reader")
+def test_no_other_role_sees_anything(server, kept):
+    """Nobody is granted anything, not even rows: they are there before they are published."""
+    place, _ = kept
+    server.run("DROP ROLE IF EXISTS stranger", "CREATE ROLE stranger LOGIN")
+    theirs = place.url.replace("postgres@", "stranger@")
+    for read in (lambda: list(public_rows(theirs)), lambda: verify(theirs)):
+        with pytest.raises(LedgerRefused, match="does not let this role do that; use the role that created the ledger"):
+            read()
+    query = """SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = %s AND (
+        has_schema_privilege('stranger', schemaname, 'USAGE')
+        OR has_table_privilege('stranger', format('%%I.%%I', schemaname, tablename), 'SELECT'))"""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        assert connection.execute(query, (place.schema,)).fetchall() == [(0,)]
+    assert CliRunner().invoke(cli.app, ["ledger", "grant", place.url, "stranger"]).exit_code == 2
+    server.run("DROP ROLE stranger")
 
 
 def test_opened_by_its_address_and_created_only_if_told(place):
@@ -733,15 +731,13 @@ class TestCommands:
         lines = self.invoke("show", where, "--rows", "--stream", "south", "--start", 2).output.splitlines()
         assert [json.loads(line) for line in lines] == [row.to_dict() for row in public_rows(where, "south", 2)]
 
-    def test_create_join_and_grant(self, place, server, tmp_path, monkeypatch):
+    def test_create_and_join(self, place, tmp_path, monkeypatch):
         make_design("individual").save(tmp_path / "a.dpfuse")
         made = self.invoke("create", place.url, "--design", tmp_path / "a.dpfuse", "--stream", "a", "--stream", "b")
         assert "is ready for 2 streams" in made.output, made
         tip = json.loads(self.invoke("verify", place.url, "--json").output)["tip"]
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path / "other"))
         assert "this host may write to" in self.invoke("join", place.url, "--tip", tip).output
-        server.run("CREATE ROLE anybody LOGIN")
-        assert "anybody may read what is public" in self.invoke("grant", place.url, "anybody").output
         path = tmp_path / "a.db"
         assert "ready for 1 streams" in self.invoke("create", path, "--design", tmp_path / "a.dpfuse").output
         assert Ledger.open(path, make_design("individual")).close() is None

@@ -124,18 +124,6 @@ def join(
     typer.echo(f"this host may write to {name_of(address)}; keep {head}")
 
 
-@ledger.command()
-def grant(address: Address, role: Annotated[str, typer.Argument(help="A role of the server, there already.")]) -> None:
-    """Let a role of the server read the public rows, and nothing else.
-
-    Example: dpfuse ledger grant postgresql://db/road estimator
-    """
-    from dpfuse.runtime.ledger import grant_public, name_of
-
-    grant_public(address, role)
-    typer.echo(f"{role} may read what is public in {name_of(address)}, and no account")
-
-
 def _num_rows(audit: Audit) -> int:
     return sum(story.num_rows for story in audit.streams.values())
 

@@ -1,4 +1,4 @@
-"""The tables of a ledger in PostgreSQL, and what a role that may read what is public is granted."""
+"""The tables of a ledger in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -54,11 +54,6 @@ _APPEND_ONLY = """
 CREATE TRIGGER {table}_stay BEFORE UPDATE OR DELETE ON {schema}.{table}
     FOR EACH ROW EXECUTE FUNCTION {schema}.refuse();
 CREATE TRIGGER {table}_are_kept BEFORE TRUNCATE ON {schema}.{table} EXECUTE FUNCTION {schema}.refuse();
-"""
-GRANT_PUBLIC = """
-GRANT USAGE ON SCHEMA {schema} TO {role};
-GRANT SELECT ON {schema}.version, {schema}.terms, {schema}.releases TO {role};
-GRANT SELECT (number, tip) ON {schema}.commits TO {role};
 """
 
 
