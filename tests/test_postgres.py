@@ -23,7 +23,10 @@ from typer.testing import CliRunner
 from conftest import make_design
 from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime import Entry, Ledger
+from dpfuse.privacy import gdp_epsilon
+from dpfuse.runtime import Entry, FusionCentre, Ledger
+from dpfuse.runtime.http import make_app
+from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import (
     PostgresLedger,
     create_ledger,
@@ -36,6 +39,7 @@ from dpfuse.runtime.ledger import (
     verify,
 )
 from dpfuse.runtime.ledger.postgres_store import Address, Session
+from dpfuse.runtime.tokens import Tokens
 from ledger_contract import (
     IDS,
     STREAMS,
@@ -49,6 +53,7 @@ from ledger_contract import (
 )
 from ledger_kills import DESIGN, check_published, how_far, nursery, run_kills
 from postgres_server import Server
+from wire import SECRET, Watch, call
 
 CANARY = 4242424242424242
 
@@ -692,6 +697,24 @@ def test_opened_by_its_address_and_created_only_if_told(place):
         create_ledger(place.url, design, STREAMS)
     with open_ledger(place.url, design, ["north"]) as ledger:
         assert ledger.streams == ("north",) and list(ledger.rows("north")) == [row]
+
+
+@pytest.mark.parametrize("accounting", ["individual", "total"])
+def test_the_promise_of_one_centre_is_about_all_streams_of_the_ledger(place, accounting):
+    """A sensor pays for what others release about it, and whoever reads all of it reads their noise too."""
+    design = make_design(accounting)
+    create_ledger(place.url, design, STREAMS).close()
+    with open_ledger(place.url, design, ["north"]) as ledger:
+        centre = FusionCentre(design, ledger)
+        hub = Hub({"north": 0}, lambda stream, start: iter(()))
+        app = make_app(centre, Watch(centre, hub), hub, Tokens(SECRET), design=design, page=False)
+        promise = call(app, "GET", "/v1/guarantee").json()
+    assert (promise["streams"], promise["streams_in_ledger"]) == (["north"], 2)
+    if accounting == "individual":
+        assert promise["epsilon"]["gdp"] == gdp_epsilon(2.0, 1.5, 1e-5, 6 * 2 * 2)
+    else:
+        assert any("in all 2 streams it is 2 budgets" in sentence for sentence in promise["in_words"])
+        assert "everything that one stream ever publishes" in promise["in_words"][0]
 
 
 def test_a_schema_may_have_the_name_of_a_keyword(server):

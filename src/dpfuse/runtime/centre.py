@@ -104,6 +104,8 @@ class FusionCentre:
         _check.is_count("forget_after", forget_after, 0)
         self._ledger = _ledger_at(ledger, design, create)
         self.streams = self._ledger.streams
+        self.ledger_streams = self._ledger.terms.streams
+        """Those of the whole ledger, which sensors pay for together; other centres may write the rest. Public."""
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
