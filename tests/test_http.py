@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import logging
-import shutil
 import signal
 import socket
 import ssl
@@ -28,6 +27,7 @@ from dpfuse.runtime.ledger import Ledger
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
+from parts import needs
 from test_ticker import can_be_told_apart
 from wire import (
     JSON,
@@ -513,9 +513,7 @@ class TestServe:
 
     @pytest.mark.slow
     def test_it_speaks_tls_and_nothing_else_then(self, place):
-        openssl = shutil.which("openssl") or pytest.skip(
-            "openssl is not here; to run this test: apt-get install openssl"
-        )
+        openssl = needs("openssl")
         subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
         new = (openssl, "req", "-x509", "-newkey", "ed25519", "-nodes", "-keyout", "key", "-out", "cert", *subject)
         subprocess.run(new, cwd=place[0], check=True, capture_output=True)
