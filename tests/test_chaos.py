@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -106,6 +107,23 @@ def mounted(folder, options):
         yield folder
     finally:
         subprocess.run(["umount", folder], check=True)
+
+
+def test_files_that_cannot_grow_stop_the_centre(make_site):
+    """As on a full disk, without a mount: from one moment on the system lets this process write to no longer file."""
+    site = make_site("sqlite")
+    with Sensors(site), Subscriber(site) as subscriber:
+        with site.start() as centre:
+            wait_for(lambda: len(subscriber.told) > 5, 60)
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.prlimit(centre.process.pid, resource.RLIMIT_FSIZE, (8192, most))
+            assert centre.wait() == 1
+            assert "cannot grow: the disk is full; make room" in centre.errors and centre.errors.count("\n") == 1
+        stopped = max(subscriber.told)
+        with site.start() as centre:
+            wait_for(lambda: max(subscriber.told) > stopped + 5, 60)
+            assert centre.stop() == 0
+    check_told(site, subscriber)
 
 
 def test_a_full_disk_stops_the_centre(tmp_path):

@@ -409,7 +409,7 @@ class TestDisks:
                 rows, refusal = fill(ledger)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert rows and "open the ledger again" in refusal
+        assert rows and "cannot grow: the disk is full; make room" in refusal
         with place.open(design) as ledger:
             assert list(ledger.rows("north")) == rows
 

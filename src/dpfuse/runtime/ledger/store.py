@@ -181,7 +181,8 @@ def _meaning(error: Exception) -> str:
         apsw.CantOpenError: "cannot be opened; check that file and folder may be read and written by this user",
         apsw.ConstraintError: "refused a row that breaks its rules; nothing was recorded",
     }
-    by_number = {errno.ENOSPC: full, errno.EDQUOT: full, errno.EROFS: read_only, errno.EACCES: read_only}
+    by_number = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), full)
+    by_number |= dict.fromkeys((errno.EROFS, errno.EACCES), read_only)
     other = f"failed ({type(error).__name__}); check the disk, then open the ledger again: it reads back what is there"
     if isinstance(error, OSError):
         return by_number.get(error.errno or 0, other)
