@@ -115,7 +115,7 @@ def run_counting_centre(folder: Path, mqtt: str) -> None:
     tokens = Tokens(SECRET)
     design = make_design("individual")
     serve.run_centre(
-        design, str(folder / "ledger"), tokens, listen, streams=STREAMS, interval_s=INTERVAL_S,
+        design, str(folder / "ledger"), tokens, listen, streams=STREAMS, is_new=True, interval_s=INTERVAL_S,
         announce=lambda text: print(text, flush=True),
     )  # fmt: skip
 

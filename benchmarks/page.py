@@ -62,7 +62,7 @@ def centre() -> Iterator[str]:
         dataclasses.replace(make_design("individual"), interval_s=INTERVAL_S).save(place / "road.dpfuse")
         new_secret(place / "secret")
         command = "from dpfuse.cli import main; main()"
-        options = ["--design", "road.dpfuse", "--ledger", "road.db", "--secret", "secret", "--port", "0"]
+        options = ["--design", "road.dpfuse", "--ledger", "road.db", "--new", "--secret", "secret", "--port", "0"]
         process = subprocess.Popen(
             [sys.executable, "-c", command, "serve", *options], cwd=place, stdout=subprocess.PIPE, text=True
         )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfuse.runtime.ledger import open_ledger, public_rows
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows
 from ledger_contract import STREAMS, make_terms
 
 DESIGN = make_terms("individual", budget=0.001)
@@ -53,7 +53,7 @@ def run_kills(where, published, num_kills, longest_s, seed):
 
     Every second one is let to publish before its moment comes, however slow the machine is.
     """
-    open_ledger(where, DESIGN, STREAMS, create=True).close()
+    create_ledger(where, DESIGN, STREAMS).close()
     rng = np.random.default_rng(seed)
     published.touch()
     with nursery(where, published) as writers:

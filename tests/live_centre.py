@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 
 from conftest import make_design
-from dpfuse.runtime.ledger import open_ledger, public_rows, verify
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify
 from dpfuse.runtime.tokens import Tokens, new_secret
 
 INTERVAL_S = 0.1
@@ -36,6 +36,11 @@ class Site:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+
+    def create(self) -> Site:
+        """Make its ledger."""
+        create_ledger(self.ledger, self.design, self.streams).close()
+        return self
 
     def start(self, prelude: str = "") -> Centre:
         return Centre(self, prelude)

@@ -12,6 +12,7 @@ INSTALL = {
     "mosquitto": "apt-get install mosquitto",
     "chromium": "apt-get install chromium",
     "initdb": "apt-get install postgresql",
+    "openssl": "apt-get install openssl",
 }
 # Debian keeps these out of the way of users.
 _ELSEWHERE = ("/usr/sbin", *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)))

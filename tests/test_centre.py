@@ -261,7 +261,7 @@ class TestTicks:
             assert all(type(number) is float for number in (*one.mean, *one.std))
 
     def test_one_call_for_one_stream(self, individual, tmp_path):
-        with dpfuse.FusionCentre(individual, tmp_path / "new.db") as centre:
+        with dpfuse.FusionCentre(individual, tmp_path / "new.db", create=True) as centre:
             with held_releases() as steps:
                 published = centre.step({3: [0.5, 0.5], 4: (0.1, 0.2), 5: "nothing"})
             assert published.row.stream == "main" and set(steps[0]) == {(0, 3), (0, 4)}
@@ -269,6 +269,17 @@ class TestTicks:
                 centre.step({}, stream="west")
         with dpfuse.FusionCentre(individual, str(tmp_path / "new.db")) as centre:
             assert centre.now == 2
+
+    def test_a_ledger_is_made_only_if_told_and_never_twice(self, individual, tmp_path, open_centre):
+        path = tmp_path / "new.db"
+        with pytest.raises(LedgerRefused, match="new.db is missing; no empty ledger .* create=True"):
+            dpfuse.FusionCentre(individual, path)
+        assert not list(tmp_path.iterdir())
+        dpfuse.FusionCentre(individual, path, create=True).close()
+        with pytest.raises(LedgerRefused, match="is there already; open it"):
+            dpfuse.FusionCentre(individual, path, create=True)
+        with pytest.raises(ValueError, match="create must be False for a ledger that is open"):
+            open_centre(individual, create=True)
 
     def test_nobody_there_is_a_step_like_any_other(self, design, open_centre):
         centre = open_centre(design)
@@ -592,7 +603,7 @@ def test_settings_are_checked(individual, tmp_path):
         dpfuse.FusionCentre(individual, tmp_path / "a.db", forget_after=-1)
     assert not list(tmp_path.iterdir())
     with pytest.raises(LedgerRefused, match="belongs to another design"):
-        dpfuse.FusionCentre(individual, tmp_path / "b.db").close()
+        dpfuse.FusionCentre(individual, tmp_path / "b.db", create=True).close()
         dpfuse.FusionCentre(make_design("individual", seed=1, horizon=None), tmp_path / "b.db")
 
 

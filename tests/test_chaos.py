@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 import time
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from dpfuse.runtime.ledger import create_ledger, public_rows, verify
+from dpfuse.runtime.ledger import public_rows, verify
 from live_centre import INTERVAL_S, Sensors, Site, Subscriber, check_told, largest_share
 from postgres_server import Server
 
@@ -31,9 +32,9 @@ def server(tmp_path_factory):
 def make_site(tmp_path, request):
     def make(kind: str, *streams: str) -> Site:
         if kind == "sqlite":
-            return Site(tmp_path, tmp_path / "ledger.db", *streams)
+            return Site(tmp_path, tmp_path / "ledger.db", *streams).create()
         schema = "".join(letter if letter.isalnum() else "_" for letter in request.node.name.lower())[:60]
-        return Site(tmp_path, request.getfixturevalue("server").url(schema), *streams)
+        return Site(tmp_path, request.getfixturevalue("server").url(schema), *streams).create()
 
     return make
 
@@ -108,10 +109,27 @@ def mounted(folder, options):
         subprocess.run(["umount", folder], check=True)
 
 
+def test_files_that_cannot_grow_stop_the_centre(make_site):
+    """As on a full disk, without a mount: from one moment on the system lets this process write to no longer file."""
+    site = make_site("sqlite")
+    with Sensors(site), Subscriber(site) as subscriber:
+        with site.start() as centre:
+            wait_for(lambda: len(subscriber.told) > 5, 60)
+            _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.prlimit(centre.process.pid, resource.RLIMIT_FSIZE, (8192, most))
+            assert centre.wait() == 1
+            assert "cannot grow: the disk is full; make room" in centre.errors and centre.errors.count("\n") == 1
+        stopped = max(subscriber.told)
+        with site.start() as centre:
+            wait_for(lambda: max(subscriber.told) > stopped + 5, 60)
+            assert centre.stop() == 0
+    check_told(site, subscriber)
+
+
 def test_a_full_disk_stops_the_centre(tmp_path):
     """In the middle of its work; with room again it goes on from what it told."""
     with mounted(tmp_path / "disk", "size=2m") as disk:
-        site = Site(tmp_path, disk / "ledger.db")
+        site = Site(tmp_path, disk / "ledger.db").create()
         with Sensors(site), Subscriber(site) as subscriber:
             with site.start() as centre:
                 wait_for(lambda: len(subscriber.told) > 5, 60)
@@ -129,7 +147,7 @@ def test_a_full_disk_stops_the_centre(tmp_path):
 
 def test_a_read_only_disk_is_refused(tmp_path):
     with mounted(tmp_path / "disk", "size=2m") as disk:
-        site = Site(tmp_path, disk / "ledger.db")
+        site = Site(tmp_path, disk / "ledger.db").create()
         serve_some(site)
         subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
         refused_at_start(site, "may not be written to; make file and folder writable")
@@ -159,8 +177,8 @@ def test_a_second_centre_is_refused_and_the_first_goes_on(make_site, kind):
 
 def test_two_centres_with_a_stream_each_share_the_sensors(make_site):
     """On one ledger in PostgreSQL, the same sensors at both: no budget is passed, neither waits for ever."""
-    sites = [make_site("postgres", name) for name in ("north", "south")]
-    create_ledger(sites[0].ledger, sites[0].design, ["north", "south"]).close()
+    both = make_site("postgres", "north", "south")
+    sites = [Site(both.folder, both.ledger, name) for name in both.streams]
     with Sensors(sites[0]), Sensors(sites[1]):
         with Subscriber(sites[0], "north") as north, Subscriber(sites[1], "south") as south:
             with sites[0].start() as first, sites[1].start() as second:
@@ -176,7 +194,7 @@ def test_a_server_that_goes_away_stops_the_centre(tmp_path):
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("DPFUSE_STATE", str(tmp_path / "state"))
-            site = Site(tmp_path, server.url())
+            site = Site(tmp_path, server.url()).create()
             with Sensors(site), Subscriber(site) as subscriber:
                 with site.start() as centre:
                     wait_for(lambda: len(subscriber.told) > 5, 60)

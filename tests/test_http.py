@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import json
 import logging
-import shutil
 import signal
 import socket
 import ssl
@@ -24,9 +23,11 @@ from dpfuse.privacy import gdp_epsilon
 from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
 from dpfuse.runtime import ingest
+from dpfuse.runtime.ledger import Ledger
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
+from parts import needs
 from test_ticker import can_be_told_apart
 from wire import (
     JSON,
@@ -447,7 +448,8 @@ def place(tmp_path_factory, pytestconfig):
 def serve(place, design, *options, ledger="ledger.db", first=""):
     folder, cache = place
     arguments = ("--design", folder / design, "--ledger", ledger, "--secret", folder / "secret", "--port", 0)
-    return command("serve", *arguments, *options, folder=folder, cache=cache, first=first)
+    new = () if (folder / ledger).exists() else ("--new",)
+    return command("serve", *arguments, *new, *options, folder=folder, cache=cache, first=first)
 
 
 def get(address):
@@ -511,9 +513,7 @@ class TestServe:
 
     @pytest.mark.slow
     def test_it_speaks_tls_and_nothing_else_then(self, place):
-        openssl = shutil.which("openssl") or pytest.skip(
-            "openssl is not here; to run this test: apt-get install openssl"
-        )
+        openssl = needs("openssl")
         subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
         new = (openssl, "req", "-x509", "-newkey", "ed25519", "-nodes", "-keyout", "key", "-out", "cert", *subject)
         subprocess.run(new, cwd=place[0], check=True, capture_output=True)
@@ -548,12 +548,33 @@ class TestServe:
         from dpfuse import cli
 
         monkeypatch.chdir(place[0])
-        arguments = ("--design", "endless.dpfuse", "--ledger", "new.db", "--secret", "secret", "--port", "0")
+        arguments = ("--design", "endless.dpfuse", "--ledger", "new.db", "--new", "--secret", "secret", "--port", "0")
         monkeypatch.setattr("sys.argv", ["dpfuse", "serve", *arguments, *options])
         with pytest.raises(SystemExit) as stop:
             cli.main()
         shown = capsys.readouterr()
         assert stop.value.code == code and message in shown.err and shown.out == ""
+
+    def test_a_lost_ledger_is_not_replaced(self, place, tmp_path, monkeypatch, capsys):
+        """Nor is one that is there by a new one; both say what to do."""
+        from dpfuse import cli
+        from dpfuse.policy import load
+
+        def refusal(*options):
+            path = tmp_path / "road.db"
+            arguments = ("--design", place[0] / "endless.dpfuse", "--ledger", path, "--secret", place[0] / "secret")
+            monkeypatch.setattr("sys.argv", ["dpfuse", "serve", *map(str, arguments), "--port", "0", *options])
+            with pytest.raises(SystemExit) as stop:
+                cli.main()
+            assert stop.value.code == 1
+            return capsys.readouterr().err
+
+        missing = refusal()
+        assert "road.db is missing; no empty ledger takes the place of one that may be lost: put it back" in missing
+        assert "dpfuse ledger create" in missing and "dpfuse serve --new" in missing
+        assert not list(tmp_path.iterdir())
+        Ledger.create(tmp_path / "road.db", load(place[0] / "endless.dpfuse")).close()
+        assert "is there already; open it, or choose another name" in refusal("--new")
 
 
 AT_ONCE = """

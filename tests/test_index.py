@@ -52,6 +52,19 @@ def test_it_grows_and_clears_away_what_is_gone(stride):
     assert index.size < 4096  # and not 10,000: room is used again
 
 
+@pytest.mark.parametrize("bits", range(63))
+def test_keys_with_a_pattern_are_found_in_few_turns(bits):
+    """Ids that are a power of two apart, or three times that: the farthest from the place where its search begins."""
+    for stride in (2**bits, 3 * 2**bits):
+        index = Index()
+        second = np.arange(min(3000, LARGEST // stride + 1)) * np.int64(stride if stride < LARGEST else 0)
+        numbers = index.add(np.zeros_like(second), second)
+        home = index._home(np.zeros_like(second), second)
+        place = np.argsort(index._places, kind="stable")[-len(second) :][numbers]
+        assert (index._places[place] == numbers).all()
+        assert ((place - home) % len(index._places)).max() < 16
+
+
 class TestMemory:
     def write(self, memory, step, owners, value):
         stream, ids = halves(owners)

@@ -13,10 +13,13 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import SimpleNamespace
 
 import apsw
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from conftest import make_design
@@ -24,7 +27,8 @@ from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
-from dpfuse.runtime.ledger import open_ledger, public_rows, verify
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify
+from dpfuse.runtime.ledger.debits import debits_of
 from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
 from ledger_kills import check_published, run_kills
 
@@ -195,16 +199,35 @@ class TestRows:
 
 def test_opened_by_its_place_and_created_only_if_told(place):
     design = make_terms("individual")
-    with pytest.raises(LedgerRefused, match="is missing; check the path"):
+    with pytest.raises(LedgerRefused, match="ledger.db is missing; .* `dpfuse ledger create` or `dpfuse serve --new`"):
         open_ledger(place.path, design)
-    with open_ledger(place.path, design, create=True) as ledger:
+    assert not place.path.exists()
+    with create_ledger(place.path, design) as ledger:
         ledger.refresh([7])
         [row] = ledger.commit([entry(ledger, 1, "main")])
-    with open_ledger(str(place.path), design, ["main"], create=True) as ledger:
+    with pytest.raises(LedgerRefused, match="is there already; open it"):
+        create_ledger(place.path, design)
+    with open_ledger(str(place.path), design, ["main"]) as ledger:
         assert list(ledger.rows("main")) == [row]
     with pytest.raises(LedgerRefused, match="has the streams main for good"):
         open_ledger(place.path, design, STREAMS)
     open_ledger(place.path, design).close()
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**61)), max_size=6, unique_by=lambda pair: pair[0]))
+)
+def test_debits_of_several_streams_add_up(streams):
+    """Against the plain sum: in Python integers, and in the order of the ids, in which accounts are locked."""
+    entries, expected = [Entry("nobody", 1, SimpleNamespace(debits=np.array([0])), [-1])], {}
+    for number, paid in enumerate(streams):
+        ids, costs = np.array(paid, np.int64).reshape(-1, 2).T
+        entries.append(Entry(str(number), 1, SimpleNamespace(debits=costs), ids))
+        for sensor, cost in paid:
+            expected[sensor] = expected.get(sensor, 0) + cost
+    found = debits_of(entries)
+    assert found == {sensor: cost for sensor, cost in expected.items() if cost}
+    assert list(found) == sorted(found) and all(type(cost) is int for cost in found.values())
 
 
 class TestFilesThatAreNotAsTheyWere:
@@ -219,7 +242,7 @@ class TestFilesThatAreNotAsTheyWere:
         with pytest.raises(LedgerRefused, match="or its head file is there already"):
             Ledger.create(path, design)
         head_of(path).unlink()
-        refused(path, design, "is missing; check the path, or create a ledger")
+        refused(path, design, "is missing; no empty ledger takes the place of one that may be lost")
 
     @pytest.mark.parametrize("is_full_check", [True, False])
     def test_rolled_back(self, kept, is_full_check):
@@ -386,7 +409,7 @@ class TestDisks:
                 rows, refusal = fill(ledger)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert rows and "open the ledger again" in refusal
+        assert rows and "cannot grow: the disk is full; make room" in refusal
         with place.open(design) as ledger:
             assert list(ledger.rows("north")) == rows
 

@@ -193,7 +193,7 @@ def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
         assert num_estimates() >= number
 
     with stopped_at_the_end(Parts(tmp_path)) as parts:
-        parts.start(*centre)
+        parts.start(*centre, "--new")
         url = parts.first_line("serve")
         parts.start("estimate", "--from", url)
         parts.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))

@@ -317,7 +317,7 @@ def test_a_whole_centre_goes_on_while_its_broker_is_killed(tmp_path, pytestconfi
     new_secret(tmp_path / "secret")
     tokens = Tokens.load(tmp_path / "secret")
     make_design("individual", spread=0.3, horizon=None, expected_stay=4.0).save(tmp_path / "design")
-    arguments = ("--design", "design", "--ledger", "l.db", "--port", 0, "--interval", 0.2, "--mqtt")
+    arguments = ("--design", "design", "--ledger", "l.db", "--new", "--port", 0, "--interval", 0.2, "--mqtt")
     with Broker(tmp_path / "broker", tokens, SENSORS) as broker:
         running = command("serve", *arguments, f"127.0.0.1:{broker.port}", folder=tmp_path,
                           cache=pytestconfig.cache.mkdir("jax"))  # fmt: skip

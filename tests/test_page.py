@@ -337,7 +337,7 @@ def test_it_survives_a_centre_that_is_killed(tmp_path, endless, visit):
     endless.save(tmp_path / "design.dpfuse")
     new_secret(tmp_path / "secret")
     options = ["serve", "--design", "design.dpfuse", "--ledger", "ledger.db", "--secret", "secret", "--interval", "0.2"]
-    with command(*options, "--port", "0", folder=tmp_path) as first:
+    with command(*options, "--new", "--port", "0", folder=tmp_path) as first:
         address = address_of(first)
         page = visit(address + "/", can_break_off=True)
         in_state(page, "live")

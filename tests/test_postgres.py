@@ -23,10 +23,13 @@ from typer.testing import CliRunner
 from conftest import make_design
 from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime import Entry, Ledger
+from dpfuse.privacy import gdp_epsilon
+from dpfuse.runtime import Entry, FusionCentre, Ledger
+from dpfuse.runtime.http import make_app
+from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import (
     PostgresLedger,
-    grant_public,
+    create_ledger,
     join,
     name_of,
     open_ledger,
@@ -36,6 +39,7 @@ from dpfuse.runtime.ledger import (
     verify,
 )
 from dpfuse.runtime.ledger.postgres_store import Address, Session
+from dpfuse.runtime.tokens import Tokens
 from ledger_contract import (
     IDS,
     STREAMS,
@@ -49,6 +53,7 @@ from ledger_contract import (
 )
 from ledger_kills import DESIGN, check_published, how_far, nursery, run_kills
 from postgres_server import Server
+from wire import SECRET, Watch, call
 
 CANARY = 4242424242424242
 
@@ -340,7 +345,7 @@ class TestVerify:
             ("UPDATE version SET number = 2", "has ledger version 2, this dpfuse reads 1; use the dpfuse that wrote"),
             ("UPDATE terms SET content = '{}'", "has terms that cannot be read; it was changed by hand"),
             ("DROP TABLE commits", "lacks a table of the ledger; it was changed by hand"),
-            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; check the address, or create one"),
+            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; no empty ledger takes the place"),
         ],
     )
     def test_what_was_changed_by_hand_is_found(self, server, kept, statement, message):
@@ -462,7 +467,7 @@ class TestServers:
             "postgresql://?bad=1",
         ):
             with pytest.raises(LedgerRefused, match="cannot be reached, or does not let this user in") as caught:
-                open_ledger(url, make_terms(), create=True)
+                create_ledger(url, make_terms())
             assert "secret" not in "".join(traceback.format_exception(caught.value))
 
     def test_that_are_too_old(self, place, monkeypatch):
@@ -488,7 +493,7 @@ class TestServers:
     def test_in_another_encoding(self, server):
         server.run("CREATE DATABASE ascii ENCODING 'SQL_ASCII' TEMPLATE template0")
         with pytest.raises(LedgerRefused, match="is a database in SQL_ASCII; create one in UTF8"):
-            open_ledger(server.url(database="ascii"), make_terms(), create=True)
+            create_ledger(server.url(database="ascii"), make_terms())
 
     def test_that_are_read_only_or_let_a_role_do_nothing(self, server, kept):
         place, design = kept
@@ -501,7 +506,7 @@ class TestServers:
 
     def test_that_show_accounts_to_everybody(self, server, kept):
         place, design = kept
-        for grant in ("accounts", "commits"):
+        for grant in ("accounts", "commits", "releases"):
             by_hand(server, place, f"GRANT SELECT ON {grant} TO PUBLIC")
             with pytest.raises(LedgerRefused, match=f"REVOKE ALL ON ALL TABLES IN SCHEMA {place.schema} FROM PUBLIC"):
                 place.open(design)
@@ -662,37 +667,58 @@ def test_no_error_shows_anything_private(place, server):
     by_hand(server, place, f"UPDATE accounts SET spent = spent WHERE sensor = {CANARY}", "SELECT 1")
 
 
-def test_a_role_that_may_read_what_is_public(server, kept):
-    place, design = kept
-    server.run("DROP ROLE IF EXISTS public_reader", "CREATE ROLE public_reader LOGIN")
-    grant_public(place.url, "public_reader")
-    theirs = place.url.replace("postgres@", "public_reader@")
-    assert list(public_rows(theirs)) == list(public_rows(place.url))
-    with psycopg.connect(server.url(role="public_reader"), autocommit=True) as connection:
-        assert connection.execute(f"SELECT count(tip) FROM {place.schema}.commits").fetchall() == [(3,)]
-        for query in ("SELECT count(*) FROM {}.accounts", "SELECT debited FROM {}.commits", "DELETE FROM {}.releases"):
-            with pytest.raises(psycopg.errors.InsufficientPrivilege):
-                connection.execute(query.format(place.schema))
-    with pytest.raises(LedgerRefused, match="does not let this role do that; use the role that created the ledger"):
-        verify(theirs)
-    with pytest.raises(LedgerRefused, match="knows no such role; create it first"):
-        grant_public(place.url, "no'body\"")
-    by_hand(server, place, "DROP OWNED BY public_reader", "DROP ROLE public_reader")
+def test_no_other_role_sees_anything(server, kept):
+    """Nobody is granted anything, not even rows: they are there before they are published."""
+    place, _ = kept
+    server.run("DROP ROLE IF EXISTS stranger", "CREATE ROLE stranger LOGIN")
+    theirs = place.url.replace("postgres@", "stranger@")
+    for read in (lambda: list(public_rows(theirs)), lambda: verify(theirs)):
+        with pytest.raises(LedgerRefused, match="does not let this role do that; use the role that created the ledger"):
+            read()
+    query = """SELECT count(*) FROM pg_catalog.pg_tables WHERE schemaname = %s AND (
+        has_schema_privilege('stranger', schemaname, 'USAGE')
+        OR has_table_privilege('stranger', format('%%I.%%I', schemaname, tablename), 'SELECT'))"""
+    with psycopg.connect(server.url(), autocommit=True) as connection:
+        assert connection.execute(query, (place.schema,)).fetchall() == [(0,)]
+    assert CliRunner().invoke(cli.app, ["ledger", "grant", place.url, "stranger"]).exit_code == 2
+    server.run("DROP ROLE stranger")
 
 
 def test_opened_by_its_address_and_created_only_if_told(place):
     design = make_terms("individual")
-    with pytest.raises(LedgerRefused, match="holds no ledger in schema"):
+    with pytest.raises(
+        LedgerRefused, match="holds no ledger in schema .* `dpfuse ledger create` or `dpfuse serve --new`"
+    ):
         open_ledger(place.url, design)
-    with open_ledger(place.url, design, STREAMS, create=True) as ledger:
+    with create_ledger(place.url, design, STREAMS) as ledger:
         assert isinstance(ledger, Ledger)
         [row] = ledger.commit([entry(ledger, 1)])
-    with open_ledger(place.url, design, ["north"], create=True) as ledger:
+    with pytest.raises(LedgerRefused, match="holds a ledger already; open it"):
+        create_ledger(place.url, design, STREAMS)
+    with open_ledger(place.url, design, ["north"]) as ledger:
         assert ledger.streams == ("north",) and list(ledger.rows("north")) == [row]
 
 
+@pytest.mark.parametrize("accounting", ["individual", "total"])
+def test_the_promise_of_one_centre_is_about_all_streams_of_the_ledger(place, accounting):
+    """A sensor pays for what others release about it, and whoever reads all of it reads their noise too."""
+    design = make_design(accounting)
+    create_ledger(place.url, design, STREAMS).close()
+    with open_ledger(place.url, design, ["north"]) as ledger:
+        centre = FusionCentre(design, ledger)
+        hub = Hub({"north": 0}, lambda stream, start: iter(()))
+        app = make_app(centre, Watch(centre, hub), hub, Tokens(SECRET), design=design, page=False)
+        promise = call(app, "GET", "/v1/guarantee").json()
+    assert (promise["streams"], promise["streams_in_ledger"]) == (["north"], 2)
+    if accounting == "individual":
+        assert promise["epsilon"]["gdp"] == gdp_epsilon(2.0, 1.5, 1e-5, 6 * 2 * 2)
+    else:
+        assert any("in all 2 streams it is 2 budgets" in sentence for sentence in promise["in_words"])
+        assert "everything that one stream ever publishes" in promise["in_words"][0]
+
+
 def test_a_schema_may_have_the_name_of_a_keyword(server):
-    with open_ledger(server.url("order"), make_terms(), create=True) as ledger:
+    with create_ledger(server.url("order"), make_terms()) as ledger:
         ledger.commit([entry(ledger, 1, "main")])
     assert verify(server.url("order")).number == 1
 
@@ -728,15 +754,13 @@ class TestCommands:
         lines = self.invoke("show", where, "--rows", "--stream", "south", "--start", 2).output.splitlines()
         assert [json.loads(line) for line in lines] == [row.to_dict() for row in public_rows(where, "south", 2)]
 
-    def test_create_join_and_grant(self, place, server, tmp_path, monkeypatch):
+    def test_create_and_join(self, place, tmp_path, monkeypatch):
         make_design("individual").save(tmp_path / "a.dpfuse")
         made = self.invoke("create", place.url, "--design", tmp_path / "a.dpfuse", "--stream", "a", "--stream", "b")
         assert "is ready for 2 streams" in made.output, made
         tip = json.loads(self.invoke("verify", place.url, "--json").output)["tip"]
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path / "other"))
         assert "this host may write to" in self.invoke("join", place.url, "--tip", tip).output
-        server.run("CREATE ROLE anybody LOGIN")
-        assert "anybody may read what is public" in self.invoke("grant", place.url, "anybody").output
         path = tmp_path / "a.db"
         assert "ready for 1 streams" in self.invoke("create", path, "--design", tmp_path / "a.dpfuse").output
         assert Ledger.open(path, make_design("individual")).close() is None
@@ -765,7 +789,7 @@ def test_kills_of_the_whole_server(tmp_path):
     server = Server()
     try:
         where, published, rng = server.url(), tmp_path / "published", np.random.default_rng(2)
-        open_ledger(where, DESIGN, STREAMS, create=True).close()
+        create_ledger(where, DESIGN, STREAMS).close()
         published.touch()
         with nursery(where, published) as writers:
             for _ in range(20):

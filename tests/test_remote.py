@@ -175,7 +175,7 @@ class TestNumbers:
         )
         for number in range(8):
             if number in (0, 5):
-                centre = dpfuse.FusionCentre(design, tmp_path / "l.db")
+                centre = dpfuse.FusionCentre(design, tmp_path / "l.db", create=number == 0)
             if number in (2, 3, 6):
                 centre.skip()
             else:

@@ -306,7 +306,7 @@ def test_the_clock_starts_when_its_own_thread_is_warm(clock, monkeypatch):
 def real(tmp_path):
     """A real centre for 64 rows a turn, with a filter so wide that one turn more takes milliseconds."""
     design = make_design("individual", horizon=None, expected_stay=1e4, filter_size=768)
-    with dpfuse.FusionCentre(design, tmp_path / "ledger.db") as centre:
+    with dpfuse.FusionCentre(design, tmp_path / "ledger.db", create=True) as centre:
         yield centre
 
 

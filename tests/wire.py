@@ -57,7 +57,7 @@ class Watch:
 class Recorder:
     """In the place of a centre: remembers what it was given."""
 
-    streams, now, is_over = ("main",), 1, False
+    streams, ledger_streams, now, is_over = ("main",), ("main",), 1, False
 
     def __init__(self):
         self.got = []

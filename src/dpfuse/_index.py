@@ -69,7 +69,8 @@ class Index:
     def _home(self, first: Integers, second: Integers) -> Integers:
         """Where the search for a key begins."""
         mixed = second.view(np.uint64) * _FACTORS[0] + first.view(np.uint64) * _FACTORS[1]
-        return (mixed >> np.uint64(32)).astype(np.int64) & (len(self._places) - 1)
+        # The highest bits: every bit of a key reaches them, so that keys a power of two apart do not meet.
+        return (mixed >> np.uint64(65 - len(self._places).bit_length())).astype(np.int64)
 
     def _store(self, numbers: Integers) -> None:
         place = self._home(*self._keys[:, numbers])

@@ -91,7 +91,7 @@ def create(
 ) -> None:
     """Make an empty ledger for a design, with all streams that it will ever have.
 
-    `dpfuse serve` makes one too, with its own streams. This is for a database
+    `dpfuse serve --new` makes one too, with its own streams. This is for a database
     whose streams are served by several centres.
 
     Example: dpfuse ledger create postgresql://db/road --design a.dpfuse --stream north --stream south
@@ -122,18 +122,6 @@ def join(
 
     head = begin_head(address, tip=None if tip is None else bytes.fromhex(tip))
     typer.echo(f"this host may write to {name_of(address)}; keep {head}")
-
-
-@ledger.command()
-def grant(address: Address, role: Annotated[str, typer.Argument(help="A role of the server, there already.")]) -> None:
-    """Let a role of the server read the public rows, and nothing else.
-
-    Example: dpfuse ledger grant postgresql://db/road estimator
-    """
-    from dpfuse.runtime.ledger import grant_public, name_of
-
-    grant_public(address, role)
-    typer.echo(f"{role} may read what is public in {name_of(address)}, and no account")
 
 
 def _num_rows(audit: Audit) -> int:

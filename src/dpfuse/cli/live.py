@@ -137,7 +137,7 @@ def _start_all(parts: Parts, port: int, speed: float, traffic: list[str]) -> str
     secret = str(parts.folder / "secret")
     new_secret(secret)
     parts.start(
-        "serve", "--design", str(DESIGN), "--ledger", str(parts.folder / "ledger.db"), "--secret", secret,
+        "serve", "--design", str(DESIGN), "--ledger", str(parts.folder / "ledger.db"), "--new", "--secret", secret,
         "--port", str(port), "--interval", str(interval_s), "--replay", "--label", _LABEL,
     )  # fmt: skip
     url = parts.first_line("serve")

@@ -10,7 +10,10 @@ import typer
 
 def serve(
     design: Annotated[Path, typer.Option(help="Design to run, from `dpfuse train`.")],
-    ledger: Annotated[str, typer.Option(help="Its ledger, a file or a postgresql:// address; made if it is new.")],
+    ledger: Annotated[str, typer.Option(help="Its ledger, a file or a postgresql:// address.")],
+    new: Annotated[
+        bool, typer.Option("--new", help="Make the ledger, with these streams; refused if there is one already.")
+    ] = False,
     stream: Annotated[list[str] | None, typer.Option(help="Name of a stream; more than one may be given.")] = None,
     interval: Annotated[float | None, typer.Option(help="Seconds between releases; by default the design's.")] = None,
     delay: Annotated[
@@ -38,9 +41,10 @@ def serve(
 
     Prints one line with its address when it is up, and nothing private ever. A design
     with an end stops releasing there, and the centre stays up to hand out what it
-    released. A ledger that fails stops it: nothing is released, exit 1.
+    released. A ledger that fails stops it: nothing is released, exit 1. One that is
+    missing is refused, as it may have been lost: --new is for the first time.
 
-    Example: dpfuse serve --design us101.dpfuse --ledger us101.db --secret centre.secret
+    Example: dpfuse serve --design us101.dpfuse --ledger us101.db --new --secret centre.secret
     """
     from dpfuse.policy.exact import compute_inline
 
@@ -57,6 +61,7 @@ def serve(
         Tokens.load(secret),
         Listen(host, port, tls_cert, tls_key, mqtt, mqtt_ca),
         streams=stream,
+        is_new=new,
         interval_s=interval,
         delay_s=delay,
         is_replay=replay,

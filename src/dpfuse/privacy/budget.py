@@ -60,13 +60,16 @@ def check_exact(budget: int, dimension: int) -> None:
 def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> NDArray[np.bool_]:
     """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
     sensors = as_ids(ids)
-    ascending = np.sort(sensors)
+    order = np.argsort(sensors)
+    ascending = sensors[order]
+    is_next = (ascending[1:] == ascending[:-1]) & (ascending[1:] > NOBODY)
     is_first = np.ones(sensors.shape, bool)
-    if (ascending[1:] == ascending[:-1]).any():  # or else nobody is there twice
-        streams = np.broadcast_to(stream, sensors.shape)
-        order = np.lexsort((sensors, streams))  # stable: of equal ones the first row comes first
-        is_same = [part[order[1:]] == part[order[:-1]] for part in (sensors, streams)]
-        is_first[order[1:]] = ~(is_same[0] & is_same[1])
+    if is_next.any():  # somebody is there twice: their rows alone are looked at, so that nobody else takes longer
+        rows = np.sort(order[np.append(is_next, False) | np.append(False, is_next)])
+        ids_there, streams = sensors[rows], np.broadcast_to(stream, sensors.shape)[rows]
+        order = np.lexsort((ids_there, streams))  # stable: of equal ones the first row comes first
+        is_same = [part[order[1:]] == part[order[:-1]] for part in (ids_there, streams)]
+        is_first[rows[order[1:]]] = ~(is_same[0] & is_same[1])
     return is_first & (sensors > NOBODY)
 
 
@@ -202,19 +205,21 @@ class IndividualFilter:
     def _debit(self, sensors: Integers, costs: Integers) -> Integers:
         """Take every cost that fits, row by row, and return the rows whose cost does not."""
         rows = np.flatnonzero(costs)
-        number = self._open(sensors[rows])
-        if not (np.diff(np.sort(number)) == 0).any():
-            # Nobody pays twice: all at once. A cost, below 2^63, is compared with what is left, and added if it fits.
-            fits = costs[rows] <= self._budget - self._spent[number]
-            self._spent[number[fits]] += costs[rows[fits]]
-            return rows[~fits]
-        refused = []
-        for row, account, cost in zip(rows.tolist(), number.tolist(), costs[rows].tolist(), strict=True):
-            if cost > self._budget - int(self._spent[account]):
-                refused.append(row)
-            else:
+        number, costs = self._open(sensors[rows]), costs[rows]
+        row = np.arange(len(rows))
+        first = np.empty(self._index.size, np.int64)
+        first[number[::-1]] = row[::-1]  # of several rows of one account the one that is written last stays: its first
+        is_first = first[number] == row
+        # The first row of each at once: a cost, below 2^63, is compared with what is left, and added if it fits.
+        fits = is_first & (costs <= self._budget - self._spent[number])
+        self._spent[number[fits]] += costs[fits]
+        # Then, of those who pay twice, one by one.
+        for later in np.flatnonzero(~is_first).tolist():
+            account, cost = number[later], int(costs[later])
+            if cost <= self._budget - int(self._spent[account]):
                 self._spent[account] += cost
-        return np.array(refused, np.int64)
+                fits[later] = True
+        return np.asarray(rows[~fits])
 
     def _find(self, sensors: Integers) -> Integers:
         return self._index.find(np.zeros_like(sensors), sensors)

@@ -25,7 +25,7 @@ from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
 from dpfuse.runtime.hub import num_kept
-from dpfuse.runtime.ledger import Entry, Ledger, Row, open_ledger
+from dpfuse.runtime.ledger import Entry, Ledger, Row, create_ledger, open_ledger
 
 # Steps that a clock may be ahead of the work: whoever ticks by a clock skips what is older, see `Ticker`.
 _STEPS_AHEAD = 2
@@ -97,14 +97,24 @@ class FusionCentre:
 
     Args:
         design: what to run.
-        ledger: one that is open, or a path; a new one is made there, with one stream "main", if there is none.
+        ledger: one that is open, or where it is, a path or postgresql://USER@HOST/DATABASE; refused if it is missing.
+        create: make a new ledger there, with one stream "main"; refused if there is one already.
         forget_after: steps after which the memory of a silent sensor is dropped; its account never is.
     """
 
-    def __init__(self, design: Design, ledger: Ledger | str | os.PathLike[str], *, forget_after: int = 50) -> None:
+    def __init__(
+        self,
+        design: Design,
+        ledger: Ledger | str | os.PathLike[str],
+        *,
+        create: bool = False,
+        forget_after: int = 50,
+    ) -> None:
         _check.is_count("forget_after", forget_after, 0)
-        self._ledger = open_ledger(ledger, design, create=True) if isinstance(ledger, str | os.PathLike) else ledger
+        self._ledger = _ledger_at(ledger, design, create)
         self.streams = self._ledger.streams
+        self.ledger_streams = self._ledger.terms.streams
+        """Those of the whole ledger, which sensors pay for together; other centres may write the rest. Public."""
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
@@ -315,3 +325,11 @@ def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published
 
     estimates = zip(rows, tuples(estimate.mean), tuples(estimate.std), strict=True)
     return [Published(row, mean, std) for row, mean, std in estimates if row is not None]
+
+
+def _ledger_at(where: Ledger | str | os.PathLike[str], design: Design, create: bool) -> Ledger:
+    if isinstance(where, str | os.PathLike):
+        return create_ledger(where, design) if create else open_ledger(where, design)
+    if create:
+        raise ValueError("create must be False for a ledger that is open; name a path to make one")
+    return where

@@ -89,7 +89,8 @@ def make_app(
         redirect_slashes=False,
     )
     app.state.notes = notes = ReplayNotes() if replay else None
-    promise = describe_promise(design, hub.streams, ticker.interval_s, ticker.delay_s)
+    in_ledger = len(centre.ledger_streams)
+    promise = describe_promise(design, hub.streams, in_ledger, ticker.interval_s, ticker.delay_s)
     _handle_errors(app)
     _add_reports(app, Intake(centre, tokens, ticker, notes))
     _add_releases(app, ticker, hub)

@@ -15,18 +15,26 @@ if TYPE_CHECKING:
 _DELTA = 1e-5
 
 
-def describe_promise(design: Design, streams: Sequence[str], interval_s: float, delay_s: float) -> dict[str, Any]:
-    """What `GET /v1/guarantee` answers; takes a second, as it loads an accountant."""
+def describe_promise(
+    design: Design, streams: Sequence[str], num_in_ledger: int, interval_s: float, delay_s: float
+) -> dict[str, Any]:
+    """What `GET /v1/guarantee` answers; takes a second, as it loads an accountant.
+
+    Args:
+        streams: those of this centre.
+        num_in_ledger: how many the ledger has; in PostgreSQL other centres may write the rest, and sensors pay for all.
+    """
     guarantee, structure, constants = design.guarantee, design.structure, design.policy.constants
     assert guarantee is not None  # only designs with a promise are run
     ranges = zip(constants.measurement_low.tolist(), constants.measurement_high.tolist(), strict=True)
     promise = {
         "guarantee": guarantee.to_dict(),
         "delta": _DELTA,
-        "epsilon": _epsilon(design, len(streams)),
+        "epsilon": _epsilon(design, num_in_ledger),
         "chance_to_tell": chance_to_tell(guarantee.order, guarantee.budget),
         "fingerprint": design.fingerprint,
         "streams": list(streams),
+        "streams_in_ledger": num_in_ledger,
         "horizon": structure.horizon,
         "interval_s": interval_s,
         "delay_s": delay_s,

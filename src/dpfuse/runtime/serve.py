@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.centre import FusionCentre
 from dpfuse.runtime.hub import Hub
-from dpfuse.runtime.ledger import open_ledger, public_rows
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows
 from dpfuse.runtime.messages import check_stream_name
 from dpfuse.runtime.ticker import Ticker
 from dpfuse.runtime.tokens import Tokens
@@ -57,6 +57,7 @@ def run_centre(
     listen: Listen,
     *,
     streams: Sequence[str] | None = None,
+    is_new: bool = False,
     interval_s: float | None = None,
     delay_s: float | None = None,
     is_replay: bool = False,
@@ -64,6 +65,9 @@ def run_centre(
     announce: Callable[[str], object] = print,
 ) -> None:
     """Serve until SIGINT or SIGTERM; the main thread of a process.
+
+    Args:
+        is_new: make the ledger, with these streams; refused if there is one already, as without it if there is none.
 
     Raises:
         LedgerRefused: the ledger cannot be opened, or failed on the way: nothing was released after that.
@@ -76,7 +80,8 @@ def run_centre(
     broker = _parse_address(listen.mqtt)
     with ExitStack() as stack:
         listener = stack.enter_context(_bind(listen.host, listen.port))
-        book = stack.enter_context(open_ledger(ledger, design, names, create=True))
+        opened = create_ledger(ledger, design, names or ("main",)) if is_new else open_ledger(ledger, design, names)
+        book = stack.enter_context(opened)
         for name in book.streams:
             check_stream_name(name)
         centre = FusionCentre(design, book)

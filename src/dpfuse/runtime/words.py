@@ -29,7 +29,7 @@ class Words:
 
 def in_words(promise: Mapping[str, Any]) -> Words:
     """The promise of a centre, given what `GET /v1/guarantee` answers."""
-    guarantee, num_streams = promise["guarantee"], len(promise["streams"])
+    guarantee, num_streams = promise["guarantee"], promise["streams_in_ledger"]
     is_one_budget = guarantee["accounting"] == "individual" or num_streams == 1
     published = "everything ever published here" if is_one_budget else "everything that one stream ever publishes"
     otherwise = {

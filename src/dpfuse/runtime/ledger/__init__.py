@@ -4,7 +4,6 @@ from dpfuse.runtime.ledger.audit import Audit, StreamStory
 from dpfuse.runtime.ledger.places import create_ledger, name_of, open_ledger, public_rows, verify
 from dpfuse.runtime.ledger.postgres import PostgresLedger
 from dpfuse.runtime.ledger.postgres_audit import join
-from dpfuse.runtime.ledger.postgres_store import grant_public
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms
 from dpfuse.runtime.ledger.writer import Ledger
 
@@ -17,7 +16,6 @@ __all__ = [
     "StreamStory",
     "Terms",
     "create_ledger",
-    "grant_public",
     "join",
     "name_of",
     "open_ledger",

@@ -59,10 +59,10 @@ def debits_of(entries: Sequence[Entry]) -> dict[int, int]:
         raise ValueError("debits must be 0 or more, of somebody; take them from `Mechanism.charge`")
     order = np.flatnonzero(costs)
     order = order[np.argsort(sensors[order])]
-    payers, paid = sensors[order].tolist(), costs[order].tolist()
-    debits = dict(zip(payers, paid, strict=True))
-    if len(debits) < len(payers):  # somebody is in several streams: added up as Python integers, which do not wrap
-        debits = dict.fromkeys(payers, 0)
-        for sensor, cost in zip(payers, paid, strict=True):
-            debits[sensor] += cost
+    payers, paid = sensors[order], costs[order]
+    is_first = np.append(True, payers[1:] != payers[:-1])[: len(payers)]
+    debits = dict(zip(payers[is_first].tolist(), paid[is_first].tolist(), strict=True))
+    # Who is in several streams: added up as Python integers, which do not wrap.
+    for sensor, cost in zip(payers[~is_first].tolist(), paid[~is_first].tolist(), strict=True):
+        debits[sensor] += cost
     return debits

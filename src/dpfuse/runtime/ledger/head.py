@@ -19,6 +19,13 @@ from dpfuse.errors import LedgerRefused
 
 _KIND = "dpfuse-ledger-head-1"
 
+NEVER_REPLACED = (
+    "no empty ledger takes the place of one that may be lost: put it back, or name the right one; a new one, for "
+    "sensors that no other has charged, is made by `dpfuse ledger create` or `dpfuse serve --new`, in Python by "
+    "create=True"
+)
+"""What follows from a ledger that is not where it should be."""
+
 
 class Head(NamedTuple):
     """The last commit: its ledger, its number (0: none) and its tip."""

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from dpfuse.errors import LedgerRefused
 from dpfuse.runtime.ledger import audit, postgres_audit
-from dpfuse.runtime.ledger.head import head_path
 from dpfuse.runtime.ledger.postgres import PostgresLedger
-from dpfuse.runtime.ledger.postgres_store import Address, has_ledger_at, is_address
+from dpfuse.runtime.ledger.postgres_store import Address, is_address
 from dpfuse.runtime.ledger.rows import Row
 from dpfuse.runtime.ledger.writer import Ledger
 
@@ -22,27 +21,22 @@ Place = str | os.PathLike[str]
 
 
 def create_ledger(where: Place, design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
-    """A new ledger at that place, with these streams for good, and opened."""
+    """A new ledger at that place, with these streams for good, and opened; refused if there is one already."""
     kind = PostgresLedger if is_address(where) else Ledger
     return kind.create(where, design, streams)
 
 
-def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = None, *, create: bool = False) -> Ledger:
-    """The ledger at that place, to write these streams of it.
+def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = None) -> Ledger:
+    """The ledger at that place, to write these streams of it; refused if there is none, as it may have been lost.
 
     Args:
         where: a path, or postgresql://USER@HOST/DATABASE.
-        streams: None for all that the ledger has, and for the one stream "main" where it is created. In SQLite one
-            centre writes all of them; in PostgreSQL others may write the rest.
-        create: make the ledger, with these streams, if there is none.
+        streams: None for all that the ledger has. In SQLite one centre writes all of them; in PostgreSQL others may
+            write the rest.
     """
     if is_address(where):
-        if create and not has_ledger_at(where):
-            return create_ledger(where, design, ("main",) if streams is None else streams)
         return PostgresLedger.open(where, design, streams)
     path = Path(where).resolve()
-    if create and not path.exists() and not head_path(path).exists():
-        return create_ledger(path, design, ("main",) if streams is None else streams)
     ledger = Ledger.open(path, design)
     if streams is not None and set(streams) != set(ledger.streams):
         ledger.close()

@@ -26,7 +26,7 @@ def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
 
 
 def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The rows from step `start` on, by step; for any role that may read what is public, and without a head file."""
+    """The rows from step `start` on, by step; without a head file."""
     with reading(Address.parse(where)) as (snapshot, terms):
         if stream is not None:
             _check.is_one_of("stream", stream, terms.streams)

@@ -1,10 +1,11 @@
-"""The tables of a ledger in PostgreSQL, and what a role that may read what is public is granted."""
+"""The tables of a ledger in PostgreSQL."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerRefused
+from dpfuse.runtime.ledger.head import NEVER_REPLACED
 from dpfuse.runtime.ledger.rows import Terms
 
 if TYPE_CHECKING:
@@ -54,11 +55,6 @@ CREATE TRIGGER {table}_stay BEFORE UPDATE OR DELETE ON {schema}.{table}
     FOR EACH ROW EXECUTE FUNCTION {schema}.refuse();
 CREATE TRIGGER {table}_are_kept BEFORE TRUNCATE ON {schema}.{table} EXECUTE FUNCTION {schema}.refuse();
 """
-GRANT_PUBLIC = """
-GRANT USAGE ON SCHEMA {schema} TO {role};
-GRANT SELECT ON {schema}.version, {schema}.terms, {schema}.releases TO {role};
-GRANT SELECT (number, tip) ON {schema}.commits TO {role};
-"""
 
 
 def make_tables(connection: Connection[Any], address: Address, terms: Terms) -> None:
@@ -85,7 +81,7 @@ def check_version(connection: Connection[Any], address: Address) -> None:
     query = f"SELECT number FROM {address.quoted}.version"
     found = has_ledger(connection, address) and connection.execute(query).fetchall()
     if not found:
-        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; check the address, or create one")
+        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; {NEVER_REPLACED}")
     if found != [(SCHEMA_VERSION,)]:
         raise LedgerRefused(
             f"{address} has ledger version {found[0][0]}, this dpfuse reads {SCHEMA_VERSION}; use the dpfuse that "

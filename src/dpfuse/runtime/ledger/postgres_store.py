@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime.ledger.postgres_schema import GRANT_PUBLIC, check_version, has_ledger
+from dpfuse.runtime.ledger.postgres_schema import check_version
 from dpfuse.runtime.ledger.rows import Terms
 from dpfuse.runtime.ledger.store import read_terms
 
@@ -178,13 +178,6 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
     return connection
 
 
-def has_ledger_at(where: str) -> bool:
-    """Whether there is a ledger at that address, of whatever design or version."""
-    address = Address.parse(where)
-    with refusals(address), closing(connect(address, is_new=True)) as connection:
-        return has_ledger(connection, address)
-
-
 def check_durable(connection: Connection[Any], address: Address) -> None:
     """Refuse a server that could forget a commit, cannot take one, or shows the accounts to everybody."""
     settings = "fsync", "full_page_writes", "synchronous_commit", "transaction_read_only", "server_encoding"
@@ -199,26 +192,19 @@ def check_durable(connection: Connection[Any], address: Address) -> None:
 
 
 def check_private(connection: Connection[Any], address: Address) -> None:
-    query = """SELECT has_table_privilege('public', 'accounts', 'SELECT')
-        OR has_column_privilege('public', 'commits', 'debited', 'SELECT')"""
+    # Rows, too: they are there before they are published.
+    query = """SELECT bool_or(has_any_column_privilege('public', name, 'SELECT'))
+        FROM unnest(ARRAY['accounts', 'commits', 'releases']) AS tables (name)"""
     if connection.execute(query).fetchall() != [(False,)]:
         raise LedgerRefused(
-            f"{address} holds private accounts and everybody may read them; REVOKE ALL ON ALL TABLES IN SCHEMA "
+            f"{address} holds private accounts and everybody may read in it; REVOKE ALL ON ALL TABLES IN SCHEMA "
             f"{address.schema} FROM PUBLIC"
         )
 
 
-def grant_public(where: str, role: str) -> None:
-    """Let a role of the server read what is public: terms and rows, not the accounts, nor how much was debited."""
-    address = Address.parse(where)
-    with refusals(address), closing(connect(address)) as connection:
-        names = {"schema": address.quoted, "role": driver().sql.Identifier(role).as_string(connection)}
-        connection.execute(GRANT_PUBLIC.format(**names))
-
-
 @contextmanager
 def reading(address: Address) -> Iterator[tuple[Snapshot, Terms]]:
-    """A ledger as it stands at one moment, and its terms; for readers of any role."""
+    """A ledger as it stands at one moment, and its terms."""
     with refusals(address), closing(connect(address)) as connection:
         connection.execute("SET idle_in_transaction_session_timeout = 0")  # a reader holds nothing, and may be slow
         with snapshot_of(connection) as snapshot:
@@ -246,7 +232,6 @@ def _meaning(error: Exception) -> str:
         errors.LockNotAvailable: "is locked by another program; stop that program, then open the ledger again",
         errors.DeadlockDetected: "is locked by another program; stop that program, then open the ledger again",
         errors.UndefinedTable: "lacks a table of the ledger; it was changed by hand",
-        errors.UndefinedObject: "knows no such role; create it first",
         errors.DuplicateSchema: "was made by another centre at this moment; open it",
         errors.DuplicateTable: "has tables of these names already; choose another schema",
         errors.IntegrityError: "refused a row that breaks its rules; nothing was recorded",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.runtime.ledger.head import head_path
+from dpfuse.runtime.ledger.head import NEVER_REPLACED, head_path
 from dpfuse.runtime.ledger.rows import Terms
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def check_there(path: Path) -> None:
             f"{path} is missing and its head file is there: what was spent is not known; put the ledger back, or, if "
             f"nothing was ever released from it, remove {head_path(path)}"
         )
-    raise LedgerRefused(f"{path} is missing; check the path, or create a ledger")
+    raise LedgerRefused(f"{path} is missing; {NEVER_REPLACED}")
 
 
 def _check_version(connection: Connection, path: Path) -> None:
@@ -181,7 +181,8 @@ def _meaning(error: Exception) -> str:
         apsw.CantOpenError: "cannot be opened; check that file and folder may be read and written by this user",
         apsw.ConstraintError: "refused a row that breaks its rules; nothing was recorded",
     }
-    by_number = {errno.ENOSPC: full, errno.EDQUOT: full, errno.EROFS: read_only, errno.EACCES: read_only}
+    by_number = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), full)
+    by_number |= dict.fromkeys((errno.EROFS, errno.EACCES), read_only)
     other = f"failed ({type(error).__name__}); check the disk, then open the ledger again: it reads back what is there"
     if isinstance(error, OSError):
         return by_number.get(error.errno or 0, other)

@@ -301,6 +301,10 @@ class Ledger:
         with refusals(self.path):
             try:
                 yield
+            except sqlite().IOError:  # the system knows more
+                number = self._connection.system_errno
+                self.close()
+                raise OSError(number, "in SQLite") from None
             except BaseException:
                 self.close()
                 raise
