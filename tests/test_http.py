@@ -75,10 +75,10 @@ class TestReports:
     def test_numbers_that_json_or_doubles_do_not_know_cost_their_own_report_alone(self, recorded):
         texts = [
             json.dumps(recorded.report(sensor)).replace("0.5, -0.5", values)
-            for sensor, values in enumerate(["NaN, 1", "1e999, 1", "1, 1", "-Infinity, 1"])
+            for sensor, values in enumerate(["NaN, 1", "1e999, 1", "1, 1", "-Infinity, 1", f"{'9' * 5000}, 1"])
         ]
         answer = recorded.call("POST", "/v1/reports", content=f'{{"reports": [{", ".join(texts)}]}}', headers=JSON)
-        assert answer.json() == {"received": 4, "refused": []}
+        assert answer.json() == {"received": 5, "refused": []}
         assert recorded.centre.got[2] == ("main", 2, 1, [1, 1])
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])

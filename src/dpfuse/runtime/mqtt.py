@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
 from dpfuse.runtime.hub import Hub, ReplayNotes
-from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
+from dpfuse.runtime.messages import MAX_REPORT, parse_report, read_json, release_message, token_of
 from dpfuse.runtime.tokens import Tokens
 
 try:
@@ -83,7 +83,7 @@ class Bridge:
         if len(payload) > MAX_REPORT:
             return
         message = read_json(payload)
-        sensor, report = self._tokens.sensor_of(token_of(message)), as_report(message)
+        sensor, report = self._tokens.sensor_of(token_of(message)), parse_report(message)
         if sensor is None or report is None or topic != f"dpfuse/{report.stream}/reports/{sensor}":
             return
         self._centre.receive(report.stream, sensor, report.step, report.values)
