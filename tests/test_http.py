@@ -13,7 +13,7 @@ import ssl
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 import httpx
 import numpy as np
@@ -24,6 +24,7 @@ from dpfuse.privacy import gdp_epsilon
 from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
 from dpfuse.runtime import ingest
+from dpfuse.runtime.ledger import public_rows
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
@@ -367,10 +368,7 @@ class TestClients:
     def test_a_body_that_trickles_is_cut_off(self, recorded, monkeypatch):
         monkeypatch.setattr(http_module, "_BODY_S", 0.3)
         with serving(recorded.app) as address:
-            host, port = address.removeprefix("http://").split(":")
-            with socket.create_connection((host, int(port)), timeout=10) as slow:
-                slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
-                slow.sendall(b"Content-Length: 100\r\n\r\n{")
+            with unfinished(address) as slow:
                 assert b"408" in slow.recv(4096).split(b"\r\n")[0]
 
     def test_headers_without_end_are_refused(self, recorded):
@@ -454,6 +452,16 @@ def get(address):
     return httpx.get(address, trust_env=False, timeout=20)
 
 
+@contextmanager
+def unfinished(address):
+    """A request whose body is still to come."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"Content-Length: 100\r\n\r\n{")
+        yield slow
+
+
 class TestServe:
     def test_from_reports_to_releases_and_out_at_sigterm(self, place):
         tokens = Tokens.load(place[0] / "secret")
@@ -464,10 +472,14 @@ class TestServe:
             report = make_report(tokens, 7, [0.123456, CANARY], step=clock["step"] + 1)
             answer = httpx.post(f"{address}/v1/reports", json={"reports": [report]}, trust_env=False)
             assert answer.json() == {"received": 1, "refused": []}
-            with following(address) as lines:
-                assert len(events(lines, 5)) == 5
+            with following(address) as lines, unfinished(address) as open_request:
+                told = [event["step"] for event in events(lines, 5)]
                 running.process.send_signal(signal.SIGTERM)
+                told += [json.loads(line[6:])["step"] for line in lines if line.startswith("data: ")]
+                answer = open_request.makefile("rb").read()
                 assert running.process.wait(10) == 0
+            assert told == [row.step for row in public_rows(place[0] / "ledger.db")]  # all that was committed
+            assert answer.startswith(b"HTTP/1.1 503") and b'"code":"stopping"' in answer
             assert running.stdout() == f"{address}\n" and running.stderr() == ""
 
     @pytest.mark.slow

@@ -41,6 +41,7 @@ MAX_SUBSCRIBERS = 1000
 _BODY_S = 10.0
 _PAGE = 1000
 _LAST = 2**63 - 1
+_CLOSE = {"connection": "close"}
 _log = logging.getLogger(__name__)
 
 Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
@@ -274,7 +275,7 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
         # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
-        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        headers = _CLOSE if error.status in (408, 413, 415) else {}
         return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -308,6 +309,10 @@ class _Silencer:
 
         try:
             await self._app(scope, receive, note)
+        except asyncio.CancelledError:  # the centre stops, and this one was not done in time
+            if not is_started and scope["type"] == "http":
+                await _error(503, "stopping", "the centre stops; come back later", _CLOSE)(scope, receive, send)
+            raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
@@ -84,7 +85,7 @@ def run_centre(
         errors: list[BaseException] = []
         ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
         app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)
-        server = _make_server(app, listen, hub, lambda: bool(errors))
+        server = _make_server(app, listen, ticker, hub, lambda: bool(errors))
         if broker is not None:
             from dpfuse.runtime.mqtt import Bridge
 
@@ -104,7 +105,7 @@ def run_centre(
         raise DpfuseError(f"the centre stopped: {type(error).__name__} in a step; nothing was released after it")
 
 
-def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[], bool]) -> Any:
+def _make_server(app: FastAPI, listen: Listen, ticker: Ticker, hub: Hub, has_failed: Callable[[], bool]) -> Any:
     try:
         import uvicorn
     except ImportError as error:
@@ -115,13 +116,14 @@ def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[]
             return await super().on_tick(counter) or has_failed()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.to_thread(ticker.stop)  # its last release is told to everybody before anything ends
             hub.close()  # streams of events end, or nobody would ever leave
             await super().shutdown(sockets)
 
     return Server(
         uvicorn.Config(
             app,
-            log_level="error",  # whoever sends what is not HTTP could else fill the log
+            log_level="critical",  # errors are logged by the application, and without what was sent
             access_log=False,
             server_header=False,
             ssl_certfile=listen.tls_cert,

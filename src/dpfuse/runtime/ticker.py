@@ -68,7 +68,7 @@ class Ticker:
         return self
 
     def stop(self) -> None:
-        """Stop after the step in progress. What was committed and not published is in the ledger."""
+        """Stop after the step in progress: what was committed is still published, at its moment."""
         self._is_stopping.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -116,14 +116,13 @@ class Ticker:
             self.last_latency_s = time.monotonic() - closed_at
             if self.last_latency_s <= self.delay_s:
                 due = self._publish_at(closed_at + self.delay_s, due)
-        while due and not self._is_stopping.is_set():  # the last step was late
+        if due:  # the last step was late
             num_ended = (time.monotonic() - self._start_s - self.delay_s) // self.interval_s
-            due = self._publish_at(self._start_s + (num_ended + 1) * self.interval_s + self.delay_s, due)
+            self._publish_at(self._start_s + (num_ended + 1) * self.interval_s + self.delay_s, due)
 
     def _publish_at(self, moment_s: float, due: list[Published]) -> list[Published]:
-        """Publish then what is due; what is left is still due."""
-        if not self._wait_until(moment_s):
-            return due
+        """Publish then what is due, also if the ticker is to stop meanwhile; nothing is due after it."""
+        time.sleep(max(0.0, moment_s - time.monotonic()))
         self._publish(due)
         self._centre.tidy()
         return []
