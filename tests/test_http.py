@@ -301,6 +301,9 @@ class TestEvents:
         live.hub.close()
         answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": "2"})
         assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 3", "id: 4"]
+        for path in ("releases/events", "feed"):
+            answer = live.get(f"/v1/streams/main/{path}", headers={"last-event-id": "0" * 30 + "3"})
+            assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 4"]
         for header in ["x", "-1", "٣", "9" * 400]:
             answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": header.encode()})
             assert answer.status_code == 200
@@ -314,10 +317,15 @@ class TestEvents:
             live.watch.state = "over"
             wait_for(lambda: next(lines) == ": over")
 
+    @pytest.fixture
+    def live(self, tmp_path):
+        """With seats for two."""
+        with rig(tmp_path, max_subscribers=2) as parts:
+            yield parts
+
     def test_a_reader_that_does_not_read_holds_up_nobody_and_is_let_go(self, live, monkeypatch):
         """With it there, 40,000 releases leave in no time, and another reader has what it wants of them."""
         monkeypatch.setattr(events_module, "_SEND_S", 0.3)
-        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
         [published] = live.tick()
 
         def make(step):
@@ -339,8 +347,7 @@ class TestEvents:
                 assert events(lines, 4000)[-1]["step"] > 4000
                 wait_for(lambda: is_admitted(address))  # in the place of the one that was let go
 
-    def test_subscribers_are_limited(self, live, monkeypatch):
-        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
+    def test_subscribers_are_limited(self, live):
         with serving(live.app) as address:
             with following(address), following(address):
                 answer = httpx.get(f"{address}/v1/streams/main/releases/events", trust_env=False)

@@ -173,7 +173,16 @@ class TestAccess:
             with client(broker, user, password) as one:
                 assert one.connected[0].is_failure
 
-    def test_a_sensor_writes_its_own_topic_alone_and_reads_nothing(self, broker, recorded):
+    def test_a_sensor_reads_releases_to_set_its_watch_by(self, broker, tmp_path):
+        with rig(tmp_path) as live, bridged(broker, live.centre, live.hub):
+            live.tick()
+            with estimator(broker, "dpfuse/+/releases") as reader:
+                wait_for(lambda: reader.got)
+            with sensor(broker, 7, ["dpfuse/main/releases"]) as seven:  # the retained one, at once
+                wait_for(lambda: seven.got)
+                assert json.loads(seven.got[0].payload)["step"] == live.centre.now - 1
+
+    def test_a_sensor_writes_its_own_topic_alone_and_reads_no_reports(self, broker, recorded):
         with sensor(broker, 7, ["#", "$SYS/#", "dpfuse/+/releases", "dpfuse/+/reports/+"]) as seven:
             with sensor(broker, 8) as eight, estimator(broker, "dpfuse/+/releases") as reader:
                 send(eight, *report(8))

@@ -69,8 +69,9 @@ topic write dpfuse/+/releases
 user {ESTIMATOR}
 topic read dpfuse/+/releases
 
-# A sensor, whose name is its id, publishes its own reports and reads nothing.
+# A sensor, whose name is its id, publishes its own reports. Like everybody it reads releases, to know which step it is.
 pattern write dpfuse/+/reports/%u
+pattern read dpfuse/+/releases
 """
 
 INFLIGHT = 2000
