@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import json
 import logging
+import resource
 import shutil
 import signal
 import socket
@@ -13,7 +14,7 @@ import ssl
 import subprocess
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import numpy as np
@@ -21,9 +22,9 @@ import pytest
 
 from conftest import make_design
 from dpfuse.privacy import gdp_epsilon
+from dpfuse.runtime import connections, ingest
 from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
-from dpfuse.runtime import ingest
 from dpfuse.runtime.ledger import public_rows
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
@@ -384,6 +385,42 @@ class TestClients:
             with socket.create_connection((host, int(port)), timeout=10) as long:
                 long.sendall(b"GET /v1/clock HTTP/1.1\r\n" + b"X-Long: " + b"a" * 200_000)
                 assert b"400" in long.recv(4096).split(b"\r\n")[0]
+
+    def test_connections_are_limited_before_the_system_runs_out_of_them(self, live, monkeypatch):
+        """Those above the limit are told so, those far above are cut off, and silent ones make room in the end."""
+        monkeypatch.setattr(connections, "_REQUEST_S", 1.0)
+        protocol = connections.limited_protocol(connections.Room(num_served=3, num_taken=5), http_module.too_busy)
+        with serving(live.app, http=protocol) as address, ExitStack() as stack:
+            host, port = address.removeprefix("http://").split(":")
+            silent = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(4)]
+            answer = httpx.get(f"{address}/v1/clock", trust_env=False)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_busy")
+            silent.append(stack.enter_context(socket.create_connection((host, int(port)), 10)))
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{address}/v1/clock", trust_env=False)
+            assert silent[0].recv(1) == b""
+            wait_for(lambda: get(f"{address}/v1/clock").status_code == 200)
+
+    @pytest.mark.parametrize("limits", [(100, 1024), (256, 300), (1024, 2**20), (1024, resource.RLIM_INFINITY)])
+    def test_there_is_room_for_subscribers_and_for_others_whatever_the_limit(self, monkeypatch, limits):
+        now = list(limits)
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: now.__setitem__(slice(None), limits))
+        room = connections.make_room()
+        assert now[0] == (limits[1] if limits[1] in (1024, 300) else 65536) and now[1] == limits[1]
+        assert 2 * room.num_seats < room.num_served < room.num_taken < now[0] - 30
+
+    def test_a_system_without_files_is_told_of_once_a_minute(self, caplog):
+        logger = logging.getLogger("test.seldom")
+        logger.addFilter(connections.Seldom())
+        for _ in range(5):
+            logger.error("socket.accept() out of system resource\nsocket: %s", "x", exc_info=OSError(24, "too many"))
+        logger.error("something else")
+        assert [record.message for record in caplog.records] == [
+            "no more open files: new connections wait",
+            "something else",
+        ]
+        assert "Traceback" not in caplog.text and "OSError" not in caplog.text
 
     def test_many_clients_at_once_lose_nothing(self, recorded):
         def send(client_number, address):

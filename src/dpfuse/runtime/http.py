@@ -272,6 +272,11 @@ def _handle_errors(app: FastAPI) -> None:
     app.add_middleware(_Silencer)
 
 
+async def too_busy(scope: Any, receive: Any, send: Any) -> None:
+    """An application for connections beyond what the system has room for."""
+    await _error(503, "too_busy", "too many connections; come back later", _CLOSE)(scope, receive, send)
+
+
 class _Silencer:
     """The last resort: an error of ours is answered and logged by its type and place, as its text may hold a value."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.centre import FusionCentre
+from dpfuse.runtime.connections import Room, Seldom, limited_protocol, make_room
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import open_ledger, public_rows
 from dpfuse.runtime.messages import check_stream_name
@@ -69,10 +70,12 @@ def run_centre(
     Raises:
         LedgerRefused: the ledger cannot be opened, or failed on the way: nothing was released after that.
     """
-    from dpfuse.runtime.http import make_app
+    from dpfuse.runtime.http import MAX_SUBSCRIBERS, make_app
 
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("asyncio").addFilter(Seldom())
+    room = make_room()
     names = None if streams is None else [check_stream_name(name) for name in streams]
     broker = _parse_address(listen.mqtt)
     with ExitStack() as stack:
@@ -84,8 +87,11 @@ def run_centre(
         hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
         ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
-        app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)
-        server = _make_server(app, listen, ticker, hub, lambda: bool(errors))
+        num_seats = min(MAX_SUBSCRIBERS, room.num_seats)
+        app = make_app(
+            centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels, max_subscribers=num_seats
+        )
+        server = _make_server(app, listen, room, ticker, hub, lambda: bool(errors))
         if broker is not None:
             from dpfuse.runtime.mqtt import Bridge
 
@@ -105,7 +111,11 @@ def run_centre(
         raise DpfuseError(f"the centre stopped: {type(error).__name__} in a step; nothing was released after it")
 
 
-def _make_server(app: FastAPI, listen: Listen, ticker: Ticker, hub: Hub, has_failed: Callable[[], bool]) -> Any:
+def _make_server(
+    app: FastAPI, listen: Listen, room: Room, ticker: Ticker, hub: Hub, has_failed: Callable[[], bool]
+) -> Any:
+    from dpfuse.runtime.http import too_busy
+
     try:
         import uvicorn
     except ImportError as error:
@@ -123,6 +133,7 @@ def _make_server(app: FastAPI, listen: Listen, ticker: Ticker, hub: Hub, has_fai
     return Server(
         uvicorn.Config(
             app,
+            http=limited_protocol(room, too_busy),
             log_level="critical",  # errors are logged by the application, and without what was sent
             access_log=False,
             server_header=False,
