@@ -12,12 +12,16 @@ from dpfuse.errors import MissingExtra
 
 # More would be of no use to one process; some systems allow a thousand million.
 _MOST_FILES = 65536
+BACKLOG = 256
+"""Connections that may wait to be taken: asyncio takes so many at once, before anybody can refuse one."""
+# Open files of our own: ledger, readers of it, broker.
+_OWN = 256
 _REQUEST_S = 30.0
 _SELDOM_S = 60.0
 
 
 class Room(NamedTuple):
-    """What fits into the open files that a process may have; the rest is for ledger and broker.
+    """What fits into the open files that a process may have, with room for those of its own.
 
     Attributes:
         num_served: connections that are served.
@@ -42,7 +46,8 @@ def make_room() -> Room:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     num_files = min(soft, _MOST_FILES) if soft != resource.RLIM_INFINITY else _MOST_FILES
-    return Room(num_served=3 * num_files // 4, num_taken=7 * num_files // 8)
+    num_taken = max(num_files - BACKLOG - _OWN, num_files // 4)
+    return Room(7 * num_taken // 8, num_taken)
 
 
 def limited_protocol(room: Room, refuse: Any) -> Any:
@@ -80,7 +85,8 @@ class Seldom(logging.Filter):
         self._next_s = 0.0
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if "out of system resource" not in record.getMessage():
+        message = record.getMessage()
+        if "out of system resource" not in message and "_start_serving" not in message:  # or that it tries again
             return True
         record.msg, record.args, record.exc_info = "no more open files: new connections wait", (), None
         is_time = time.monotonic() >= self._next_s

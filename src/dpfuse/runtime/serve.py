@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.centre import FusionCentre
-from dpfuse.runtime.connections import Room, Seldom, limited_protocol, make_room
+from dpfuse.runtime.connections import BACKLOG, Room, Seldom, limited_protocol, make_room
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import open_ledger, public_rows
 from dpfuse.runtime.messages import check_stream_name
@@ -136,6 +136,7 @@ def _make_server(
             http=limited_protocol(room, too_busy),
             log_level="critical",  # errors are logged by the application, and without what was sent
             access_log=False,
+            backlog=BACKLOG,
             server_header=False,
             ssl_certfile=listen.tls_cert,
             ssl_keyfile=listen.tls_key,
@@ -151,7 +152,7 @@ def _make_server(
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens already: whoever has the address may connect, and waits for the first step."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=1024)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     # Both go over to every connection. Without the first, answers wait 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(AttributeError, OSError):
