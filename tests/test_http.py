@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import json
 import logging
+import resource
 import signal
 import socket
 import ssl
 import subprocess
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 import httpx
 import numpy as np
@@ -20,10 +21,10 @@ import pytest
 
 from conftest import make_design
 from dpfuse.privacy import gdp_epsilon
+from dpfuse.runtime import connections, ingest
 from dpfuse.runtime import events as events_module
 from dpfuse.runtime import http as http_module
-from dpfuse.runtime import ingest
-from dpfuse.runtime.ledger import Ledger
+from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
@@ -76,10 +77,10 @@ class TestReports:
     def test_numbers_that_json_or_doubles_do_not_know_cost_their_own_report_alone(self, recorded):
         texts = [
             json.dumps(recorded.report(sensor)).replace("0.5, -0.5", values)
-            for sensor, values in enumerate(["NaN, 1", "1e999, 1", "1, 1", "-Infinity, 1"])
+            for sensor, values in enumerate(["NaN, 1", "1e999, 1", "1, 1", "-Infinity, 1", f"{'9' * 5000}, 1"])
         ]
         answer = recorded.call("POST", "/v1/reports", content=f'{{"reports": [{", ".join(texts)}]}}', headers=JSON)
-        assert answer.json() == {"received": 4, "refused": []}
+        assert answer.json() == {"received": 5, "refused": []}
         assert recorded.centre.got[2] == ("main", 2, 1, [1, 1])
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
@@ -301,6 +302,9 @@ class TestEvents:
         live.hub.close()
         answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": "2"})
         assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 3", "id: 4"]
+        for path in ("releases/events", "feed"):
+            answer = live.get(f"/v1/streams/main/{path}", headers={"last-event-id": "0" * 30 + "3"})
+            assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 4"]
         for header in ["x", "-1", "٣", "9" * 400]:
             answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": header.encode()})
             assert answer.status_code == 200
@@ -314,10 +318,15 @@ class TestEvents:
             live.watch.state = "over"
             wait_for(lambda: next(lines) == ": over")
 
+    @pytest.fixture
+    def live(self, tmp_path):
+        """With seats for two."""
+        with rig(tmp_path, max_subscribers=2) as parts:
+            yield parts
+
     def test_a_reader_that_does_not_read_holds_up_nobody_and_is_let_go(self, live, monkeypatch):
         """With it there, 40,000 releases leave in no time, and another reader has what it wants of them."""
         monkeypatch.setattr(events_module, "_SEND_S", 0.3)
-        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
         [published] = live.tick()
 
         def make(step):
@@ -339,8 +348,7 @@ class TestEvents:
                 assert events(lines, 4000)[-1]["step"] > 4000
                 wait_for(lambda: is_admitted(address))  # in the place of the one that was let go
 
-    def test_subscribers_are_limited(self, live, monkeypatch):
-        monkeypatch.setattr(http_module, "MAX_SUBSCRIBERS", 2)
+    def test_subscribers_are_limited(self, live):
         with serving(live.app) as address:
             with following(address), following(address):
                 answer = httpx.get(f"{address}/v1/streams/main/releases/events", trust_env=False)
@@ -368,10 +376,7 @@ class TestClients:
     def test_a_body_that_trickles_is_cut_off(self, recorded, monkeypatch):
         monkeypatch.setattr(http_module, "_BODY_S", 0.3)
         with serving(recorded.app) as address:
-            host, port = address.removeprefix("http://").split(":")
-            with socket.create_connection((host, int(port)), timeout=10) as slow:
-                slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
-                slow.sendall(b"Content-Length: 100\r\n\r\n{")
+            with unfinished(address) as slow:
                 assert b"408" in slow.recv(4096).split(b"\r\n")[0]
 
     def test_headers_without_end_are_refused(self, recorded):
@@ -380,6 +385,44 @@ class TestClients:
             with socket.create_connection((host, int(port)), timeout=10) as long:
                 long.sendall(b"GET /v1/clock HTTP/1.1\r\n" + b"X-Long: " + b"a" * 200_000)
                 assert b"400" in long.recv(4096).split(b"\r\n")[0]
+
+    def test_connections_are_limited_before_the_system_runs_out_of_them(self, live, monkeypatch):
+        """Those above the limit are told so, those far above are cut off, and silent ones make room in the end."""
+        monkeypatch.setattr(connections, "_REQUEST_S", 1.0)
+        protocol = connections.limited_protocol(connections.Room(num_served=3, num_taken=5), http_module.too_busy)
+        with serving(live.app, http=protocol) as address, ExitStack() as stack:
+            host, port = address.removeprefix("http://").split(":")
+            silent = [stack.enter_context(socket.create_connection((host, int(port)), 10)) for _ in range(4)]
+            answer = httpx.get(f"{address}/v1/clock", trust_env=False)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_busy")
+            silent.append(stack.enter_context(socket.create_connection((host, int(port)), 10)))
+            with pytest.raises(httpx.TransportError):
+                httpx.get(f"{address}/v1/clock", trust_env=False)
+            assert silent[0].recv(1) == b""
+            wait_for(lambda: get(f"{address}/v1/clock").status_code == 200)
+
+    @pytest.mark.parametrize("limits", [(100, 1024), (256, 300), (1024, 2**20), (1024, resource.RLIM_INFINITY)])
+    def test_there_is_room_for_subscribers_and_for_others_whatever_the_limit(self, monkeypatch, limits):
+        now = list(limits)
+        monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
+        monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: now.__setitem__(slice(None), limits))
+        room = connections.make_room()
+        assert now[0] == (limits[1] if limits[1] in (1024, 300) else 65536) and now[1] == limits[1]
+        assert 0 < 2 * room.num_seats < room.num_served < room.num_taken
+        assert room.num_taken + connections.BACKLOG < now[0] or now[0] == 300
+
+    def test_a_system_without_files_is_told_of_once_a_minute(self, caplog):
+        logger = logging.getLogger("test.seldom")
+        logger.addFilter(connections.Seldom())
+        for _ in range(5):
+            logger.error("socket.accept() out of system resource\nsocket: %s", "x", exc_info=OSError(24, "too many"))
+        logger.error("Exception in callback BaseSelectorEventLoop._start_serving(...)")
+        logger.error("something else")
+        assert [record.message for record in caplog.records] == [
+            "no more open files: new connections wait",
+            "something else",
+        ]
+        assert "Traceback" not in caplog.text and "OSError" not in caplog.text
 
     def test_many_clients_at_once_lose_nothing(self, recorded):
         def send(client_number, address):
@@ -456,6 +499,16 @@ def get(address):
     return httpx.get(address, trust_env=False, timeout=20)
 
 
+@contextmanager
+def unfinished(address):
+    """A request whose body is still to come."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as slow:
+        slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"Content-Length: 100\r\n\r\n{")
+        yield slow
+
+
 class TestServe:
     def test_from_reports_to_releases_and_out_at_sigterm(self, place):
         tokens = Tokens.load(place[0] / "secret")
@@ -466,10 +519,14 @@ class TestServe:
             report = make_report(tokens, 7, [0.123456, CANARY], step=clock["step"] + 1)
             answer = httpx.post(f"{address}/v1/reports", json={"reports": [report]}, trust_env=False)
             assert answer.json() == {"received": 1, "refused": []}
-            with following(address) as lines:
-                assert len(events(lines, 5)) == 5
+            with following(address) as lines, unfinished(address) as open_request:
+                told = [event["step"] for event in events(lines, 5)]
                 running.process.send_signal(signal.SIGTERM)
+                told += [json.loads(line[6:])["step"] for line in lines if line.startswith("data: ")]
+                answer = open_request.makefile("rb").read()
                 assert running.process.wait(10) == 0
+            assert told == [row.step for row in public_rows(place[0] / "ledger.db")]  # all that was committed
+            assert answer.startswith(b"HTTP/1.1 503") and b'"code":"stopping"' in answer
             assert running.stdout() == f"{address}\n" and running.stderr() == ""
 
     @pytest.mark.slow

@@ -173,7 +173,16 @@ class TestAccess:
             with client(broker, user, password) as one:
                 assert one.connected[0].is_failure
 
-    def test_a_sensor_writes_its_own_topic_alone_and_reads_nothing(self, broker, recorded):
+    def test_a_sensor_reads_releases_to_set_its_watch_by(self, broker, tmp_path):
+        with rig(tmp_path) as live, bridged(broker, live.centre, live.hub):
+            live.tick()
+            with estimator(broker, "dpfuse/+/releases") as reader:
+                wait_for(lambda: reader.got)
+            with sensor(broker, 7, ["dpfuse/main/releases"]) as seven:  # the retained one, at once
+                wait_for(lambda: seven.got)
+                assert json.loads(seven.got[0].payload)["step"] == live.centre.now - 1
+
+    def test_a_sensor_writes_its_own_topic_alone_and_reads_no_reports(self, broker, recorded):
         with sensor(broker, 7, ["#", "$SYS/#", "dpfuse/+/releases", "dpfuse/+/reports/+"]) as seven:
             with sensor(broker, 8) as eight, estimator(broker, "dpfuse/+/releases") as reader:
                 send(eight, *report(8))
@@ -285,6 +294,49 @@ class TestReleases:
                 with estimator(broker, "dpfuse/a/releases") as late:
                     wait_for(lambda: late.got)
                     assert late.got[0].retain and json.loads(late.got[0].payload)["step"] == 3
+
+    def test_what_was_committed_last_is_published_after_a_restart(self, broker, tmp_path):
+        """Also what nobody was told: a centre may die between the commit and the release."""
+        with rig(tmp_path) as live, estimator(broker, "dpfuse/main/releases") as reader:
+            for _ in range(15):
+                live.centre.tick()
+            restarted = Hub({"main": 15}, live.hub._history)
+            with bridged(broker, live.centre, restarted):
+                wait_for(lambda: len(reader.got) == 10)
+            assert [json.loads(message.payload)["step"] for message in reader.got] == list(range(6, 16))
+
+    def test_what_is_published_in_the_moment_of_the_end_still_leaves(self, broker, tmp_path):
+        with rig(tmp_path) as live, estimator(broker, "dpfuse/main/releases") as reader:
+            with bridged(broker, live.centre, live.hub) as bridge:
+                wait = live.hub.wait
+
+                def wait_and_end(number, timeout_s):  # between two looks of the bridge: a release, and the end
+                    if not live.hub.is_closed:
+                        live.tick()
+                        live.hub.close()
+                    wait(number, timeout_s)
+
+                live.hub.wait = wait_and_end
+                bridge._publisher.join(10)
+            wait_for(lambda: reader.got)
+
+    def test_an_error_of_any_kind_is_told_by_its_type_and_publishing_goes_on(self, broker, tmp_path, caplog):
+        with rig(tmp_path) as live, estimator(broker, "dpfuse/main/releases") as reader:
+            rows, is_broken = live.hub.rows, threading.Event()
+
+            def broken_rows(*arguments):
+                if is_broken.is_set():
+                    raise RuntimeError("of 271828 kinds")
+                return rows(*arguments)
+
+            live.hub.rows = broken_rows
+            with bridged(broker, live.centre, live.hub):
+                is_broken.set()
+                live.tick(), live.tick()
+                wait_for(lambda: "could not be published: RuntimeError" in caplog.text)
+                is_broken.clear()
+                wait_for(lambda: len(reader.got) == 2)
+            assert "271828" not in caplog.text
 
     def test_a_broker_that_is_killed_costs_nothing_but_its_own_time(self, broker, tmp_path):
         with rig(tmp_path) as live, bridged(broker, live.centre, live.hub) as bridge:

@@ -28,6 +28,9 @@ class Clock:
     def monotonic(self):
         return self.now
 
+    def sleep(self, seconds):
+        self.now += seconds
+
 
 class SleepingEvent(threading.Event):
     """Waiting takes exactly as long as was asked for."""
@@ -261,6 +264,22 @@ class TestEnds:
         told = []
         with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
             assert own.state == "failed" and isinstance(told[0], AttributeError)
+
+    @pytest.mark.parametrize(("work", "moment"), [(0.05, 0.7), (0.15, 0.9)])
+    def test_a_stop_in_the_middle_of_a_step_leaves_nothing_untold(self, clock, work, moment):
+        """Committed is committed: it leaves when it would have."""
+
+        class Stopping(StandIn):
+            def tick(self):
+                if self.now == 3:
+                    own._is_stopping.set()
+                return super().tick()
+
+        told = []
+        own = Ticker(Stopping(clock, [0, 0, work]), lambda many: told.append((clock.now - 1000, many)), INTERVAL, DELAY)
+        own._is_stopping = SleepingEvent(clock)
+        own._run()
+        assert told[-1] == (pytest.approx(moment), [3]) and own.state == "stopped"
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -69,8 +69,10 @@ topic write dpfuse/+/releases
 user {ESTIMATOR}
 topic read dpfuse/+/releases
 
-# A sensor, whose name is its id, publishes its own reports and reads nothing.
+# A sensor, whose name is its id, publishes its own reports. Like everybody it reads releases, to know which step it is;
+# mosquitto warns that the second pattern names nobody, which is meant.
 pattern write dpfuse/+/reports/%u
+pattern read dpfuse/+/releases
 """
 
 INFLIGHT = 2000

@@ -12,12 +12,37 @@ from starlette.responses import Response
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.messages import release_message
 
+LAST_STEP = 2**63 - 1
 HEARTBEAT_S = 5.0
 _SEND_S = 30.0
 _PAGE = 100
 
 _Receive = Callable[[], Awaitable[Any]]
 _Send = Callable[[Any], Awaitable[None]]
+
+
+def first_after(last_event_id: str, start: int) -> int:
+    """The step after the one that a client names as its last; `start` if it names none."""
+    if not (last_event_id.isascii() and last_event_id.isdigit()):
+        return start
+    digits = last_event_id.lstrip("0") or "0"
+    return min(int(digits) + 1, LAST_STEP) if len(digits) <= 19 else LAST_STEP
+
+
+class Seats:
+    """So many may follow at once, and each leaves its seat to the next."""
+
+    def __init__(self, num_seats: int) -> None:
+        self._num_free = num_seats
+
+    def take(self) -> bool:
+        """Whether there was one."""
+        is_free = self._num_free > 0
+        self._num_free -= is_free
+        return is_free
+
+    def leave(self) -> None:
+        self._num_free += 1
 
 
 def frame(step: int, data: bytes) -> bytes:

@@ -11,15 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfuse.errors import MissingExtra
-from dpfuse.policy.step import HEADROOM
-from dpfuse.privacy.budget import squared_steps
 from dpfuse.runtime import openapi
 from dpfuse.runtime.hub import Hub, ReplayNotes
 from dpfuse.runtime.ingest import Intake
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY, orjson, read_json, release_message
 from dpfuse.runtime.promise import describe_promise
 from dpfuse.runtime.tokens import Tokens
-from dpfuse.types import Guarantee
 
 try:
     from fastapi import FastAPI, Header, Path, Query, Request, Response
@@ -28,7 +25,7 @@ try:
 except ImportError as error:
     raise MissingExtra("the centre needs FastAPI to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
-from dpfuse.runtime.events import EventStream, release_frames
+from dpfuse.runtime.events import LAST_STEP, EventStream, Seats, first_after, release_frames
 from dpfuse.runtime.metrics import metrics_router
 from dpfuse.runtime.page import Feed, page_router
 
@@ -38,13 +35,14 @@ if TYPE_CHECKING:
     from dpfuse.runtime.ticker import Ticker
 
 MAX_SUBSCRIBERS = 1000
+"""Streams of releases that are followed at once, and as many of the page's feed."""
 _BODY_S = 10.0
 _PAGE = 1000
-_LAST = 2**63 - 1
+_CLOSE = {"connection": "close"}
 _log = logging.getLogger(__name__)
 
 Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
-Start = Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")]
+Start = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")]
 _CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
 
 
@@ -66,6 +64,7 @@ def make_app(
     replay: bool = False,
     page: bool = True,
     labels: Sequence[str] = (),
+    max_subscribers: int = MAX_SUBSCRIBERS,
 ) -> FastAPI:
     """The application: /v1 for programs and, unless turned off, the page for people.
 
@@ -79,6 +78,7 @@ def make_app(
     Args:
         replay: the data is nobody's: the truth may be told, and the page shows it.
         labels: what the page calls each coordinate of the state: "density [veh/km]".
+        max_subscribers: how many may follow releases at once, and how many the page's feed.
     """
     app = FastAPI(
         title="dpfuse fusion centre",
@@ -91,19 +91,19 @@ def make_app(
     app.state.notes = notes = ReplayNotes() if replay else None
     in_ledger = len(centre.ledger_streams)
     promise = describe_promise(design, hub.streams, in_ledger, ticker.interval_s, ticker.delay_s)
-    _handle_errors(app)
-    _add_reports(app, Intake(centre, tokens, ticker, notes))
-    _add_releases(app, ticker, hub)
-    _add_facts(app, ticker, hub, promise, least=2 * HEADROOM * squared_steps(_promised(design)))
-    _add_estimator(app, design)
-    if notes is not None:
-        _add_truth(app, ticker, hub, notes)
     feed = Feed(
         hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
     )
+    _handle_errors(app)
+    _add_reports(app, Intake(centre, tokens, ticker, notes))
+    _add_releases(app, ticker, hub, Seats(max_subscribers))
+    _add_facts(app, ticker, feed, promise)
+    _add_estimator(app, design)
+    if notes is not None:
+        _add_truth(app, ticker, hub, notes)
     app.include_router(metrics_router(feed, ticker.clock))
     if page:
-        app.include_router(page_router(feed, promise, labels=labels))
+        app.include_router(page_router(feed, promise, labels=labels, max_followers=max_subscribers))
     return app
 
 
@@ -129,13 +129,7 @@ def _add_reports(app: FastAPI, intake: Intake) -> None:
         return _answer({"received": len(batch) - len(refused), "refused": refused}, 202)
 
 
-def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub) -> None:
-    num_subscribers = 0
-
-    def leave() -> None:
-        nonlocal num_subscribers
-        num_subscribers -= 1
-
+def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, seats: Seats) -> None:
     @app.get("/v1/streams/{stream}/releases", responses=openapi.answers(200, openapi.RELEASES, 404, 422), tags=["out"])
     def get_releases(
         stream: Stream, start: Start = 1, limit: Annotated[int, Query(ge=1, le=_PAGE, description="how many")] = _PAGE
@@ -154,28 +148,20 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub) -> None:
         stream: Stream, start: Start = 1, last_event_id: Annotated[str, Header(description="go on after it")] = ""
     ) -> Response:
         """Releases from a step on, and each one as it is published, as server-sent events."""
-        nonlocal num_subscribers
-        if last_event_id.isascii() and last_event_id.isdigit():
-            start = min(int(last_event_id[:19]) + 1, _LAST)
+        start = first_after(last_event_id, start)
         frames = release_frames(hub, _known(hub, stream), start, lambda: str(ticker.state))
-        if num_subscribers >= MAX_SUBSCRIBERS:
+        if not seats.take():
             raise Refused(429, "too_many_subscribers", "too many subscribers; come back later, or ask for /releases")
-        num_subscribers += 1
-        return EventStream(frames, leave)
+        return EventStream(frames, seats.leave)
 
 
-def _add_facts(app: FastAPI, ticker: Ticker, hub: Hub, promise: dict[str, Any], least: float) -> None:
-    """What is promised, and how far it has come. A total budget below `least` is spent: designs leave a headroom."""
+def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, promise: dict[str, Any]) -> None:
+    """What is promised, and how far it has come."""
 
     @app.get("/v1/clock", responses=openapi.answers(200, openapi.CLOCK), tags=["facts"])
     async def get_clock() -> Response:
         """The step that reports are collected for, and how it stands with the centre."""
-        rows = {stream: hub.latest(stream) for stream in hub.streams}
-        spent = [
-            stream
-            for stream, row in rows.items()
-            if row is not None and row.budget_left is not None and row.budget_left < least
-        ]
+        spent = [stream for stream in feed.hub.streams if feed.is_spent(stream)]
         return _answer({**ticker.clock(), "state": ticker.state, "spent": spent})
 
     @app.get("/v1/guarantee", responses=openapi.answers(200, openapi.GUARANTEE), tags=["facts"])
@@ -218,12 +204,6 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
         if stream in hub.streams and abs(step - hub.last_step(stream)) < _PAGE:
             notes.tell(stream, step, state)
         return _answer({}, 202)
-
-
-def _promised(design: Design) -> Guarantee:
-    if design.guarantee is None:
-        raise ValueError("design must have a guarantee; the non-private floor may not be released")
-    return design.guarantee
 
 
 def _known(hub: Hub, stream: str) -> str:
@@ -275,7 +255,7 @@ def _handle_errors(app: FastAPI) -> None:
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
         # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
-        headers = {"connection": "close"} if error.status in (408, 413, 415) else {}
+        headers = _CLOSE if error.status in (408, 413, 415) else {}
         return _error(error.status, error.code, error.message, headers)
 
     @app.exception_handler(RequestValidationError)
@@ -291,6 +271,11 @@ def _handle_errors(app: FastAPI) -> None:
         return _error(error.status_code, code, f"{code.replace('_', ' ')}; see /openapi.json", error.headers)
 
     app.add_middleware(_Silencer)
+
+
+async def too_busy(scope: Any, receive: Any, send: Any) -> None:
+    """An application for connections beyond what the system has room for."""
+    await _error(503, "too_busy", "too many connections; come back later", _CLOSE)(scope, receive, send)
 
 
 class _Silencer:
@@ -309,6 +294,10 @@ class _Silencer:
 
         try:
             await self._app(scope, receive, note)
+        except asyncio.CancelledError:  # the centre stops, and this one was not done in time
+            if not is_started and scope["type"] == "http":
+                await _error(503, "stopping", "the centre stops; come back later", _CLOSE)(scope, receive, send)
+            raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)

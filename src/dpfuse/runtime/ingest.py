@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.runtime.hub import ReplayNotes
-from dpfuse.runtime.messages import as_report, token_of
+from dpfuse.runtime.messages import parse_report, token_of
 from dpfuse.runtime.tokens import Tokens
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Intake:
             sensor = self._tokens.sensor_of(token_of(message))
             if sensor is None:
                 refused.append(position)
-            elif (report := as_report(message)) is not None:
+            elif (report := parse_report(message)) is not None:
                 self._centre.receive(report.stream, sensor, report.step, report.values)
                 if self._notes is not None and report.stream in self._centre.streams:
                     self._notes.count(report.stream, report.step)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 from typing import Any, NamedTuple
 
@@ -26,6 +27,8 @@ MAX_BATCH = 2000
 """Reports in one HTTP request."""
 MAX_REPORT = 4096
 """Bytes of one MQTT message."""
+MAX_LENIENT = 64 * 1024
+"""Bytes of a body that may hold numbers that JSON does not know; they are read slowly, and others wait meanwhile."""
 
 _STREAM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
@@ -58,15 +61,19 @@ def orjson() -> Any:
 def read_json(body: bytes) -> Any:
     """The value of a JSON text; None for what is none, which no message is either.
 
-    Numbers that no double holds, and NaN, spoil the report that they stand in and not the batch: what the quick
-    reader refuses goes through the standard library's. No error comes out, as it would hold the text.
+    NaN, and numbers of any size that no double or int64 holds, spoil the report that they stand in and not the batch:
+    what the quick reader refuses goes through the standard library's, up to `MAX_LENIENT` bytes, as it keeps the
+    interpreter to itself. What is larger, or nested a thousand deep, is refused as a whole. No error comes out, as it
+    would hold the text.
     """
     try:
         return orjson().loads(body)
     except ValueError:
         pass
+    if len(body) > MAX_LENIENT:
+        return None
     try:
-        return json.loads(body.decode())
+        return json.loads(body.decode(), parse_int=_parse_int)
     except (ValueError, RecursionError):
         return None
 
@@ -77,7 +84,7 @@ def token_of(message: Any) -> str:
     return token if isinstance(token, str) else ""
 
 
-def as_report(message: Any) -> Report | None:
+def parse_report(message: Any) -> Report | None:
     """The message as a report; None for one that no stream, step or values can be read from."""
     if not isinstance(message, dict):
         return None
@@ -109,6 +116,11 @@ def release_width(stream: str, dimension: int, is_total: bool) -> int:
     budget = _HIGHEST if is_total else None
     longest = {"stream": stream, "step": _HIGHEST, "release": [_LOWEST] * dimension, "weight": _HIGHEST}
     return len(_release_json(longest | {"cost": budget, "budget_left": budget, "hash": "0" * 64}))
+
+
+def _parse_int(digits: str) -> float:
+    # Python raises for 5,000 digits, and takes its time for fewer. With a sign, int64 has 20.
+    return int(digits) if len(digits) <= 20 else math.inf
 
 
 def _release_json(content: dict[str, Any]) -> bytes:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.broker import CENTRE, INFLIGHT, SESSION_S
 from dpfuse.runtime.hub import Hub, ReplayNotes
-from dpfuse.runtime.messages import MAX_REPORT, as_report, read_json, release_message, token_of
+from dpfuse.runtime.messages import MAX_REPORT, parse_report, read_json, release_message, token_of
 from dpfuse.runtime.tokens import Tokens
 
 try:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from dpfuse.runtime.centre import FusionCentre
 
 _TOPICS_AT_ONCE = 100
+# Steps that are published again after a restart: the last ones may not have left the centre that was there before.
+_AGAIN = 10
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +38,7 @@ class Bridge:
         - A report is acknowledged when the centre has it in its inbox; what becomes of it there tells nobody.
         - A broker that is away, slow or killed holds up neither the centre nor anybody over HTTP. When it is back,
           what it missed is published, the same bytes, and the last release of each stream is retained again.
+        - A centre that starts anew publishes its last releases once more: who has them knows them by their step.
         - No payload can stop it, and nothing of one is logged.
 
     Args:
@@ -55,7 +58,7 @@ class Bridge:
         notes: ReplayNotes | None = None,
     ) -> None:
         self._centre, self._hub, self._tokens, self._notes = centre, hub, tokens, notes
-        self._next = {stream: max(hub.last_step(stream), 1) for stream in hub.streams}
+        self._next = {stream: max(hub.last_step(stream) - _AGAIN + 1, 1) for stream in hub.streams}
         self._is_connected, self._is_stopped, self._is_refused = threading.Event(), False, False
         self._lock, self._num_unheard = threading.Lock(), 0
         self._client = self._make_client(ca)
@@ -83,7 +86,7 @@ class Bridge:
         if len(payload) > MAX_REPORT:
             return
         message = read_json(payload)
-        sensor, report = self._tokens.sensor_of(token_of(message)), as_report(message)
+        sensor, report = self._tokens.sensor_of(token_of(message)), parse_report(message)
         if sensor is None or report is None or topic != f"dpfuse/{report.stream}/reports/{sensor}":
             return
         self._centre.receive(report.stream, sensor, report.step, report.values)
@@ -138,18 +141,21 @@ class Bridge:
         client.ack(message.mid, message.qos)
 
     def _publish_all(self) -> None:
-        """Until it is stopped: whatever the hub has and the broker has not."""
-        while not self._is_stopped:
+        """Until it is stopped, and once after that: whatever the hub has and the broker has not."""
+        is_last, trouble = False, ""
+        while not is_last:
             self._is_connected.wait()
-            number = self._hub.number
+            number, is_last = self._hub.number, self._is_stopped or self._hub.is_closed
             try:
                 is_done = all([self._publish_stream(stream) for stream in self._hub.streams])
-            except DpfuseError as error:  # older rows could not be read: they are still to come
-                _log.error("releases could not be published: %s", error)
+                trouble = ""
+            except Exception as error:  # they are still to come, and over HTTP they are there
+                before, trouble = trouble, str(error) if isinstance(error, DpfuseError) else type(error).__name__
+                if trouble != before:
+                    _log.error("releases could not be published: %s", trouble)
                 is_done = True
-            self._hub.wait(number, 1.0 if is_done else 0.05)
-            if self._hub.is_closed:
-                return
+            if not is_last:
+                self._hub.wait(number, 1.0 if is_done else 0.05)
 
     def _publish_stream(self, stream: str) -> bool:
         """Whether all that was there is on its way; else the client's queue is full."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import socket
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.errors import DpfuseError, MissingExtra
 from dpfuse.runtime.centre import FusionCentre
+from dpfuse.runtime.connections import BACKLOG, Room, Seldom, limited_protocol, make_room
 from dpfuse.runtime.hub import Hub
 from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows
 from dpfuse.runtime.messages import check_stream_name
@@ -72,10 +74,12 @@ def run_centre(
     Raises:
         LedgerRefused: the ledger cannot be opened, or failed on the way: nothing was released after that.
     """
-    from dpfuse.runtime.http import make_app
+    from dpfuse.runtime.http import MAX_SUBSCRIBERS, make_app
 
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("asyncio").addFilter(Seldom())
+    room = make_room()
     names = None if streams is None else [check_stream_name(name) for name in streams]
     broker = _parse_address(listen.mqtt)
     with ExitStack() as stack:
@@ -88,8 +92,11 @@ def run_centre(
         hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
         ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
-        app = make_app(centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels)
-        server = _make_server(app, listen, hub, lambda: bool(errors))
+        num_seats = min(MAX_SUBSCRIBERS, room.num_seats)
+        app = make_app(
+            centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels, max_subscribers=num_seats
+        )
+        server = _make_server(app, listen, room, ticker, hub, lambda: bool(errors))
         if broker is not None:
             from dpfuse.runtime.mqtt import Bridge
 
@@ -109,7 +116,11 @@ def run_centre(
         raise DpfuseError(f"the centre stopped: {type(error).__name__} in a step; nothing was released after it")
 
 
-def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[], bool]) -> Any:
+def _make_server(
+    app: FastAPI, listen: Listen, room: Room, ticker: Ticker, hub: Hub, has_failed: Callable[[], bool]
+) -> Any:
+    from dpfuse.runtime.http import too_busy
+
     try:
         import uvicorn
     except ImportError as error:
@@ -120,14 +131,17 @@ def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[]
             return await super().on_tick(counter) or has_failed()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await asyncio.to_thread(ticker.stop)  # its last release is told to everybody before anything ends
             hub.close()  # streams of events end, or nobody would ever leave
             await super().shutdown(sockets)
 
     return Server(
         uvicorn.Config(
             app,
-            log_level="error",  # whoever sends what is not HTTP could else fill the log
+            http=limited_protocol(room, too_busy),
+            log_level="critical",  # errors are logged by the application, and without what was sent
             access_log=False,
+            backlog=BACKLOG,
             server_header=False,
             ssl_certfile=listen.tls_cert,
             ssl_keyfile=listen.tls_key,
@@ -143,7 +157,7 @@ def _make_server(app: FastAPI, listen: Listen, hub: Hub, has_failed: Callable[[]
 def _bind(host: str, port: int) -> socket.socket:
     """A socket that listens already: whoever has the address may connect, and waits for the first step."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.create_server((host, port), family=family, backlog=1024)
+    listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     # Both go over to every connection. Without the first, answers wait 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(AttributeError, OSError):

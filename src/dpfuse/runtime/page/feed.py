@@ -73,6 +73,12 @@ class Feed:
         """What a design leaves of a total budget for want of a use: with less left, all releases are noise."""
         return 2 * HEADROOM * self.guarantee.budget
 
+    def is_spent(self, stream: str) -> bool:
+        """Whether the stream's total budget is spent; never with individual accounts, where that is private."""
+        row = self.hub.latest(stream)
+        left = None if row is None else row.budget_left
+        return left is not None and as_loss(self.guarantee.order, left) <= self.spent_below
+
     @property
     def state(self) -> str:
         return self._state()

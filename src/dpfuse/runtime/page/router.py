@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 
-from dpfuse.runtime.events import EventStream
+from dpfuse.runtime.events import LAST_STEP, EventStream, Seats, first_after
 from dpfuse.runtime.openapi import answers
 from dpfuse.runtime.page.feed import Feed
 from dpfuse.runtime.words import Words, in_words
@@ -28,42 +28,32 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """What every file of the page is sent with: a browser then refuses to load anything from elsewhere."""
-MAX_FOLLOWERS = 1000
-_LAST = 2**63 - 1
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 
 
-def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str] = ()) -> APIRouter:
+def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str] = (), max_followers: int) -> APIRouter:
     """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
 
     Args:
         promise: what `GET /v1/guarantee` answers.
         labels: what each coordinate of the state is called, with its unit in brackets: "density [veh/km]".
+        max_followers: how many may follow the feed at once.
     """
-    router = APIRouter()
+    router, seats = APIRouter(), Seats(max_followers)
     _add_files(router, render(feed, promise, labels).encode())
-    num_followers = 0
-
-    def leave() -> None:
-        nonlocal num_followers
-        num_followers -= 1
 
     @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
     async def follow_feed(
         stream: str,
-        start: Annotated[int, Query(ge=1, le=_LAST, description="the first step that is wanted")] = 1,
+        start: Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")] = 1,
         last_event_id: Annotated[str, Header(description="go on after it")] = "",
     ) -> Response:
         """Estimates and spending, as the page shows them: the last minutes, then as they come; server-sent events."""
-        nonlocal num_followers
         if stream not in feed.hub.streams:
             raise HTTPException(404)
-        if num_followers >= MAX_FOLLOWERS:
+        if not seats.take():
             raise HTTPException(429)
-        if last_event_id.isascii() and last_event_id.isdigit():
-            start = min(int(last_event_id[:19]) + 1, _LAST)
-        num_followers += 1
-        return EventStream(feed.frames(stream, start), leave)
+        return EventStream(feed.frames(stream, first_after(last_event_id, start)), seats.leave)
 
     return router
 
