@@ -6,6 +6,7 @@ import itertools
 import math
 import threading
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -188,9 +189,9 @@ class TestArrival:
 
             heard, most = {}, []
             design = make_design("individual", horizon=8, expected_stay=20.0)
-            with Slow(design, tmp_path / f"{len(list(tmp_path.iterdir()))}.db") as centre:
+            with Slow(design, tmp_path / f"{len(list(tmp_path.iterdir()))}.db", create=True) as centre:
                 own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
-                own._is_stopping = Waiting(clock)
+                own._is_stopping, clock.sleep = Waiting(clock), partial(finish, centre)
                 clock.now = 1000.0
                 own._run()
                 assert own.state == "over" and max(most, default=0) <= 5
