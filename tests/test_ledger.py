@@ -528,6 +528,7 @@ class TestCommands:
         path, design = kept
         is_total = design.guarantee.accounting == "total"
         answer = json.loads(self.invoke("show", path, "--json").output)
+        assert answer["file"] == str(path)
         assert answer["design"] == design.fingerprint and answer["guarantee"] == design.guarantee.to_dict()
         for story in answer["streams"].values():
             assert (story["releases"], story["last_step"]) == (3, 4)

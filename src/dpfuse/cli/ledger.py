@@ -128,7 +128,7 @@ def _num_rows(audit: Audit) -> int:
     return sum(story.num_rows for story in audit.streams.values())
 
 
-def _story(name: str, audit: Audit) -> dict[str, Any]:
+def _story(file: str, audit: Audit) -> dict[str, Any]:
     from dpfuse.privacy.budget import as_loss
 
     guarantee = audit.terms.guarantee
@@ -142,7 +142,7 @@ def _story(name: str, audit: Audit) -> dict[str, Any]:
                 "budget_left": as_loss(guarantee.order, story.budget_left),
             }
     return {
-        "file": name,
+        "file": file,
         "design": audit.terms.fingerprint,
         "guarantee": guarantee.to_dict(),
         "horizon": audit.terms.horizon,
