@@ -65,14 +65,15 @@ class Parts:
 
 @contextmanager
 def stopped_at_the_end(parts: Parts) -> Iterator[Parts]:
-    """Whatever happens, nobody is left behind; SIGTERM ends us as Ctrl-C does."""
+    """Whatever happens, nobody is left behind; SIGTERM ends us as Ctrl-C does, also where a shell had us ignore that."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield parts
     finally:
         parts.stop()
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
