@@ -65,7 +65,7 @@ class Parts:
 
 @contextmanager
 def stopped_at_the_end(parts: Parts) -> Iterator[Parts]:
-    """Whatever happens, nobody is left behind; SIGTERM ends us as Ctrl-C does, also where a shell had us ignore that."""
+    """Whatever happens, nobody is left behind; SIGTERM and Ctrl-C end us, also where a shell had the latter ignored."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
