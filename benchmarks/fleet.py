@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long, for each accounting")
     seconds = parser.parse_args().seconds
     compute_inline()
-    with Progress() as progress:
+    with Progress(auto_refresh=False) as progress:  # drawn between ticks: a thread that draws would be in their way
         results = {accounting: measure(accounting, seconds, progress) for accounting in ("individual", "total")}
     setting = {"streams": STREAMS, "sensors": SENSORS, "interval_s": INTERVAL_S, "seconds": seconds, "churn": CHURN}
     setting["in_two_streams"] = IN_TWO_STREAMS
@@ -46,9 +46,6 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
     design = make_design(accounting, num_steps=num_steps + 100)
     bar = progress.add_task(f"{accounting} accounts", total=num_steps)
 
-    def publish(published: list[Published]) -> None:
-        progress.update(bar, completed=centre.now - first)
-
     with tempfile.TemporaryDirectory() as folder:
         streams = [f"stream-{number:04}" for number in range(STREAMS)]
         ledger = dpfuse.Ledger.create(Path(folder) / "fleet.db", design, streams)
@@ -59,13 +56,14 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
                 centre.tick()
             first = centre.now
             centre.seconds.clear()
-            with Ticker(centre, publish, INTERVAL_S, DELAY_S) as ticker:
+            with Ticker(centre, lambda published: None, INTERVAL_S, DELAY_S) as ticker:
                 while ticker.state == "running" and centre.now < first + num_steps:
                     step = centre.now
                     fleet.report(centre)
                     while centre.now == step and ticker.state == "running":
                         time.sleep(0.005)
                     time.sleep(INTERVAL_S / 2)  # what makes up the reports keeps out of the way of the tick
+                    progress.update(bar, completed=step - first, refresh=step % 25 == 0)
     num_ended, ticks = centre.now - first, centre.seconds
     return {
         "tick_ms": summarise(ticks).to_dict() | {"max": round(1e3 * max(ticks), 4)},

@@ -26,6 +26,14 @@ def test_the_page_on_the_live_page_quotes_its_speed():
     assert RESULTS["read"]("page")["requests elsewhere"] == 0
 
 
+def test_the_page_on_running_a_centre_quotes_the_fleet_and_what_comes_in():
+    assert RESULTS["fleet"]() in (ROOT / "docs/live.md").read_text()
+    assert all(kind["ratio of medians"] <= 3 for kind in RESULTS["read"]("durable")["ms"].values())
+    ingest = RESULTS["read"]("ingest")
+    for way, at_least in (("http", 50_000), ("mqtt", 5_000)):
+        assert ingest[way]["paced"]["lost"] == 0 and ingest[way]["paced"]["per_second"] >= at_least
+
+
 def test_the_page_on_estimators_quotes_the_design_that_comes_with_dpfuse():
     assert RESULTS["live_design"]() in (ROOT / "docs/remote.md").read_text()
 
