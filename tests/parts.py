@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,3 +35,16 @@ def needs(program: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
+
+
+@contextmanager
+def mounted(folder: Path, options: str) -> Iterator[Path]:
+    """A small file system of its own in the folder; without the right to mount one the test is skipped."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", options, "none", folder]
+    if os.getuid() or not shutil.which("mount") or subprocess.run(mount).returncode:
+        pytest.skip("mounting a tmpfs is not allowed here; run the tests as root")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)

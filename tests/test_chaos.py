@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import subprocess
 import time
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
 from dpfuse.runtime.ledger import public_rows, verify
 from live_centre import INTERVAL_S, Sensors, Site, Subscriber, check_told, largest_share
+from parts import mounted
 from postgres_server import Server
 
 pytestmark = pytest.mark.slow
@@ -96,17 +95,6 @@ def serve_some(site, num_steps=5):
         wait_for(lambda: len(subscriber.told) >= num_steps, 60)
         assert centre.stop() == 0
     return subscriber
-
-
-@contextmanager
-def mounted(folder, options):
-    folder.mkdir()
-    if os.getuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode:
-        pytest.skip("mounting a tmpfs is not allowed here; run the tests as root")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 def test_files_that_cannot_grow_stop_the_centre(make_site):

@@ -31,6 +31,7 @@ from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verif
 from dpfuse.runtime.ledger.debits import debits_of
 from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
 from ledger_kills import check_published, run_kills
+from parts import mounted
 
 CANARY = 4242424242424242
 
@@ -372,17 +373,6 @@ def fill(ledger, first_step=1):
         for step in itertools.count(first_step):
             rows += ledger.commit([entry(ledger, step, ids=np.arange(step * 40, step * 40 + 40))])
     return rows, str(caught.value)
-
-
-@contextlib.contextmanager
-def mounted(folder, options):
-    """A small file system of its own, or a reason to skip."""
-    if not shutil.which("mount") or subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder]).returncode:
-        pytest.skip("mounting a tmpfs is not allowed here; run the tests as root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", folder], check=True)
 
 
 class TestDisks:
