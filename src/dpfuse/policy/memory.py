@@ -45,8 +45,9 @@ class Memory:
     def forget(self, before: int) -> None:
         """Drop what was last written before that step."""
         places = np.flatnonzero(self._last_step < before)
-        self._last_step[places] = _NEVER
-        self._index.remove(places)
+        if len(places):
+            self._last_step[places] = _NEVER
+            self._index.remove(places)
 
     def __repr__(self) -> str:
         return "Memory()"
@@ -54,6 +55,8 @@ class Memory:
     def _settle(self, stream: Integers, ids: Integers, places: Integers) -> Integers:
         """The places, with one for each newcomer."""
         new = np.flatnonzero((places == ABSENT) & (ids > NOBODY))
+        if not len(new):
+            return places
         owners = np.unique(np.stack([stream[new], ids[new]]), axis=1)
         self._index.add(*owners)
         if (room := self._index.size - len(self._last_step)) > 0:
