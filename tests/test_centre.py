@@ -102,7 +102,7 @@ def held_releases(seed=0):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(release, "add_up", add_up)
         patch.setattr(release.Mechanism, "charge_many", charge_many)
-        patch.setattr(release, "add_noise", lambda total: rng.integers(-2 * GRID, 2 * GRID, size=len(total)))
+        patch.setattr(release, "add_noise", lambda total, noise: rng.integers(-2 * GRID, 2 * GRID, size=len(total)))
         yield steps
 
 

@@ -387,7 +387,7 @@ class TestAgainstTheRollout:
         step = ExactStep(design, data.num_slots)
         carry = step.init()
         for k in range(6):
-            monkeypatch.setattr(release, "add_noise", lambda exact_sum, k=k: exact_sum + noise[k])
+            monkeypatch.setattr(release, "add_noise", lambda exact_sum, _, k=k: exact_sum + noise[k])
             measurements = np.where(data.present[0, k, :, None], data.measurements[0, k], np.nan)
             carry, charged = step.contribute(carry, data.sensors[0, k], measurements)
             carry, estimate = step.estimate(carry, released := step.release(charged))

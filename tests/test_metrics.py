@@ -101,7 +101,7 @@ class TestMetrics:
             assert not {name for name, *_ in found if "estimate" in name}
 
 
-def fixed_draws(mechanism, many):
+def fixed_draws(mechanism, many, noise):
     """In the place of noise: releases that are the same whatever was summed up."""
     rng = np.random.default_rng(len(many))
     return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.weight, one.budget_left) for one in many]

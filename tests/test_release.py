@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import subprocess
-import sys
 from statistics import NormalDist
 
 import numpy as np
@@ -20,16 +18,15 @@ from dpfuse.privacy import (
     IndividualFilter,
     Mechanism,
     TotalFilter,
-    add_noise,
     chance_to_tell,
     from_grid,
-    make_noise,
     release,
     squared_steps,
     to_grid,
     weight_to_grid,
     within_set,
 )
+from dpfuse.privacy import noise as noise_module
 from dpfuse.types import Guarantee
 
 checked = settings(max_examples=100, deadline=None, derandomize=True)
@@ -340,148 +337,25 @@ class TestDraw:
         assert len(set(np.concatenate(noise).tolist())) == 4
         with pytest.raises(RuntimeError, match="drawn already"):
             mechanism.draw_many(steps)
-        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values)
+        monkeypatch.setattr(noise_module, "make_noise", lambda dimension: lambda values: values)
         drawn = mechanism.draw_many(charge_both())
         assert [one.value.tolist() for one in drawn] == [[GRID // 8, GRID // 4], [GRID // 16, GRID // 8]]
         assert [one.weight for one in drawn] == [GRID // 2, GRID // 4]
         assert drawn[0].budget_left > drawn[1].budget_left
 
-    def test_saturates_and_never_wraps(self):
-        largest = 2**63 - 1
-        for _ in range(20):
-            high, low = add_noise(np.array([largest, -largest - 1])).tolist()
-            assert high > 2**62
-            assert low < -(2**62)
-
-    def test_a_long_sum_is_shared_between_threads_and_stays_in_order(self, monkeypatch):
-        """Noise of a coordinate equals that of another once in millions of pairs; shared noise would at every one."""
-        exact_sum = np.arange(1001) * 2**40
-        noise = add_noise(exact_sum) - exact_sum
-        assert (np.abs(noise) < 8 * GRID).all() and 0.8 * GRID < noise.std() < 1.2 * GRID
-        assert (noise[:500] == noise[501:]).sum() < 3
-        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values[1:])
-        with pytest.raises(RuntimeError, match="returned 500 coordinates for 501"):
-            add_noise(exact_sum)
-
-    def test_wrong_lengths_and_kinds_never_reach_opendp(self, monkeypatch):
-        monkeypatch.setattr(release, "make_noise", lambda dimension: pytest.fail("reached OpenDP"))
-        for wrong in (
-            np.zeros(0, np.int64),
-            np.zeros((1, 2), np.int64),
-            np.zeros(2),
-            np.int64(3),
-            np.zeros(2, bool),
-        ):
-            with pytest.raises(ValueError, match="the sum must be int64 of shape"):
-                add_noise(np.asarray(wrong))
+    def test_sums_of_another_length_are_not_drawn(self, monkeypatch):
+        monkeypatch.setattr(release, "add_noise", lambda *_: pytest.fail("drew noise"))
         mechanism = mechanism_for()
         for length in (1, 3):
             charged = release.Charged(1, None, np.zeros(1, np.int64), np.zeros(length, np.int64))
             with pytest.raises(ValueError, match="the sum must have shape"):
                 mechanism.draw(charged)
 
-    def test_an_answer_of_another_length_is_not_published(self, monkeypatch):
-        monkeypatch.setattr(release, "make_noise", lambda dimension: lambda values: values + [0])
-        with pytest.raises(RuntimeError, match="returned 3 coordinates for 2"):
-            add_noise(np.zeros(2, np.int64))
-
-    @pytest.mark.parametrize("scale", [0, -1])
-    def test_scale_zero_never_reaches_opendp(self, monkeypatch, scale):
-        import opendp.prelude as dp
-
-        monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: pytest.fail("reached OpenDP"))
-        with pytest.raises(ValueError, match="scale must be at least one grid step"):
-            release._make_gaussian(2, scale)
-
-    @pytest.mark.parametrize("rho", [0.0, 0.4999, 0.51, math.inf, math.nan])
-    def test_noise_that_does_not_say_what_it_costs_is_refused(self, monkeypatch, rho):
-        import opendp.prelude as dp
-
-        class Wrong:
-            def map(self, _):
-                return rho
-
-        monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: Wrong())
-        with pytest.raises(RuntimeError, match="must have rho 0.5"):
-            release._make_gaussian(2, GRID)
-
-    def test_the_noise_asked_for_has_the_scale_of_the_grid_and_is_built_once(self):
-        assert make_noise(2) is make_noise(2)
-        assert make_noise(2).map(float(GRID)) == pytest.approx(0.5, rel=1e-12)
-        assert make_noise(2).map(2.0 * GRID) == pytest.approx(2.0, rel=1e-12)
-
-    def test_a_forked_process_draws_noise_of_its_own(self):
-        """In a process of its own, as forking one with threads (jax's) is not safe."""
-        code = (
-            "import os, numpy as np\n"
-            "from dpfuse.privacy import add_noise\n"
-            "add_noise(np.zeros(4, np.int64))\n"
-            "is_child = os.fork() == 0\n"
-            "print(add_noise(np.zeros(4, np.int64)).tolist(), flush=True)\n"
-            "is_child and os._exit(0)\n"
-            "os.wait()\n"
-        )
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-        draws = out.stdout.split("\n")[:2]
-        assert len(set(draws)) == len(draws) == 2
-
 
 FALSE_ALARM = 1e-6
 
 
-def noise_checks(noise):
-    """Each check's statistic over its threshold: above 1 rejects discrete Gaussian noise of `GRID` steps.
-
-    `noise` has shape (calls, coordinates). Half of `FALSE_ALARM` is divided among these checks, and the other
-    half among the two tests of neighbours below. Thresholds are asymptotic in n, which is above 40 000.
-    """
-    num_checks, n = 7, noise.size
-    level = FALSE_ALARM / num_checks / 2
-    deviate = NormalDist().inv_cdf(1 - level / 2)  # two-sided
-    unit = noise / GRID
-    flat = np.sort(unit.ravel())
-    cdf = 0.5 * (1 + np.vectorize(math.erf)(flat / math.sqrt(2)))
-    rank = np.arange(n)
-    distance = max((cdf - rank / n).max(), ((rank + 1) / n - cdf).max())
-    low_bits = np.bincount(noise.ravel() % 16, minlength=16)
-    return {
-        "mean": abs(unit.mean()) * math.sqrt(n) / deviate,
-        "variance": abs((unit**2).mean() - 1) * math.sqrt(n / 2) / deviate,
-        "fourth moment": abs((unit**4).mean() - 3) * math.sqrt(n / 96) / deviate,
-        "distribution": distance * math.sqrt(n) / math.sqrt(math.log(2 / level) / 2),  # Kolmogorov-Smirnov
-        "coordinates": abs((unit[:, 1:] * unit[:, :-1]).mean()) * math.sqrt(unit[:, 1:].size) / deviate,
-        "calls": abs((unit[1:] * unit[:-1]).mean()) * math.sqrt(unit[1:].size) / deviate,
-        # Chi-square with 15 degrees of freedom, bounded as in Laurent and Massart 2000, Lemma 1.
-        "low bits": ((low_bits - n / 16) ** 2 / (n / 16)).sum()
-        / (15 + 2 * math.sqrt(15 * math.log(1 / level)) + 2 * math.log(1 / level)),
-    }
-
-
-@pytest.fixture(scope="module")
-def noise():
-    offset = np.arange(-1000, 1000) * 12345
-    return np.array([add_noise(offset) - offset for _ in range(25)])
-
-
-class TestNoise:
-    def test_is_the_discrete_gaussian_of_the_grid(self, noise):
-        assert noise.dtype == np.int64
-        failed = {name: value for name, value in noise_checks(noise).items() if value > 1}
-        assert not failed
-
-    @pytest.mark.parametrize("scale", [2 / 3, 4 / 3])
-    def test_noise_off_by_a_third_is_noticed(self, noise, scale):
-        checks = noise_checks(np.round(noise * scale).astype(np.int64))
-        assert min(checks["variance"], checks["fourth moment"], checks["distribution"]) > 1
-
-    def test_other_faults_are_noticed(self, noise):
-        assert noise_checks(noise + GRID // 20)["mean"] > 1
-        assert noise_checks(noise // 16 * 16)["low bits"] > 1
-        assert noise_checks(np.repeat(noise[:, ::2], 2, axis=1))["coordinates"] > 1
-        assert noise_checks(np.repeat(noise[::2], 2, axis=0))["calls"] > 1
-        uniform = np.random.default_rng(0).uniform(-math.sqrt(3), math.sqrt(3), noise.shape) * GRID
-        assert noise_checks(uniform.astype(np.int64))["distribution"] > 1
-
+class TestWhatIsPromised:
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     def test_two_neighbours_can_be_told_apart_as_often_as_promised_and_no_more(self, accounting):
         """The best test, a threshold, on releases with and without one sensor that spends all of its budget.
@@ -501,7 +375,7 @@ class TestNoise:
                 released = from_grid(mechanism.draw(charged).value)
                 right += int((sign * (released - threshold) > 0).sum())
         trials = 2 * rounds * dimension
-        tolerance = NormalDist().inv_cdf(1 - FALSE_ALARM / 4) * math.sqrt(chance * (1 - chance) / trials)
+        tolerance = NormalDist().inv_cdf(1 - FALSE_ALARM / 2) * math.sqrt(chance * (1 - chance) / trials)
         assert abs(right / trials - chance) < tolerance
         too_quiet = NormalDist().cdf(math.sqrt(budget) / 2 * 1.5)  # noise smaller by a third
         assert too_quiet - chance > 2 * tolerance

@@ -19,6 +19,16 @@ _FEWEST_PLACES = 128  # a power of two, and so is what it is doubled to
 _FACTORS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
+def spread(second: Integers, num_bits: int, first: Integers | None = None) -> Integers:
+    """A place for each key, or each `second` alone, below 2^num_bits: as if drawn at random, always the same."""
+    mixed = second.view(np.uint64) * _FACTORS[0]
+    if first is not None:
+        mixed += first.view(np.uint64) * _FACTORS[1]
+    # The highest bits: every bit of a key reaches them, so that keys a power of two apart do not meet.
+    mixed >>= np.uint64(64 - num_bits)
+    return mixed.view(np.int64)
+
+
 class Index:
     """Keys, pairs of int64 of which the second is not negative, and their numbers: 0, 1, 2, ... as they come.
 
@@ -68,9 +78,7 @@ class Index:
 
     def _home(self, first: Integers, second: Integers) -> Integers:
         """Where the search for a key begins."""
-        mixed = second.view(np.uint64) * _FACTORS[0] + first.view(np.uint64) * _FACTORS[1]
-        # The highest bits: every bit of a key reaches them, so that keys a power of two apart do not meet.
-        return (mixed >> np.uint64(65 - len(self._places).bit_length())).astype(np.int64)
+        return spread(second, len(self._places).bit_length() - 1, first)
 
     def _store(self, numbers: Integers) -> None:
         place = self._home(*self._keys[:, numbers])

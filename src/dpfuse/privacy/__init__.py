@@ -13,13 +13,12 @@ from dpfuse.privacy.conversion import (
     rho_of,
 )
 from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor, largest_weight, renyi_loss
+from dpfuse.privacy.noise import Noise, add_noise, make_noise
 from dpfuse.privacy.release import (
     Charged,
     Mechanism,
     Release,
-    add_noise,
     from_grid,
-    make_noise,
     to_grid,
     weight_to_grid,
     within_set,
@@ -35,6 +34,7 @@ __all__ = [
     "FeatureSet",
     "IndividualFilter",
     "Mechanism",
+    "Noise",
     "Release",
     "TotalFilter",
     "add_noise",

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
-from dpfuse._index import ABSENT, Index
+from dpfuse._index import ABSENT, Index, spread
 from dpfuse.errors import BudgetExceeded
 from dpfuse.types import NOBODY, Guarantee
 
@@ -60,17 +60,29 @@ def check_exact(budget: int, dimension: int) -> None:
 def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> NDArray[np.bool_]:
     """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
     sensors = as_ids(ids)
-    order = np.argsort(sensors)
-    ascending = sensors[order]
-    is_next = (ascending[1:] == ascending[:-1]) & (ascending[1:] > NOBODY)
-    is_first = np.ones(sensors.shape, bool)
-    if is_next.any():  # somebody is there twice: their rows alone are looked at, so that nobody else takes longer
-        rows = np.sort(order[np.append(is_next, False) | np.append(False, is_next)])
+    is_counted = sensors > NOBODY
+    rows = _sharing(sensors)
+    if len(rows):  # those alone are put in order, which takes long
         ids_there, streams = sensors[rows], np.broadcast_to(stream, sensors.shape)[rows]
         order = np.lexsort((ids_there, streams))  # stable: of equal ones the first row comes first
         is_same = [part[order[1:]] == part[order[:-1]] for part in (ids_there, streams)]
-        is_first[rows[order[1:]]] = ~(is_same[0] & is_same[1])
-    return is_first & (sensors > NOBODY)
+        is_counted[rows[order[1:]]] &= ~(is_same[0] & is_same[1])
+    return is_counted
+
+
+def _sharing(sensors: Integers) -> Integers:
+    """The rows whose id may be there twice, and a few others: those that share a place of a table with another row."""
+    num_bits = max(7, len(sensors).bit_length() + 3)
+    place = spread(sensors, num_bits)
+    row = np.arange(len(sensors), dtype=np.int32)
+    first = np.empty(2**num_bits, np.int32)
+    first[place[::-1]] = row[::-1]  # of several rows at one place the one that is written last stays: the first
+    is_later = first[place] != row
+    if not is_later.any():
+        return np.zeros(0, np.int64)
+    is_shared = np.zeros(2**num_bits, bool)
+    is_shared[place[is_later]] = True
+    return np.flatnonzero(is_shared[place])
 
 
 class TotalFilter:
@@ -196,8 +208,8 @@ class IndividualFilter:
             raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
-        rows = clear_rows(rows, counts_once(sensors, stream) & ((rows >= -largest) & (rows <= largest)).all(-1))
-        costs = self._factor * np.einsum("md,md->m", rows, rows)
+        rows = clear_rows(rows, counts_once(sensors, stream) & all_entries((rows >= -largest) & (rows <= largest)))
+        costs = self._factor * np.vecdot(rows, rows)
         refused = self._debit(sensors, costs)
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)
@@ -241,7 +253,15 @@ class IndividualFilter:
 
 def clear_rows(rows: Integers, keep: NDArray[np.bool_]) -> Integers:
     """The rows, with zeros where `keep` is False."""
-    return np.where(keep[..., None], rows, np.int64(0))
+    return rows * keep[..., None]
+
+
+def all_entries(entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether all entries of a row hold, shape (...): few long columns take a fraction of the time of long rows."""
+    result = entries[..., 0]
+    for number in range(1, entries.shape[-1]):
+        result = result & entries[..., number]
+    return result
 
 
 def as_ids(ids: ArrayLike) -> Integers:

@@ -21,9 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -35,6 +33,7 @@ from dpfuse.privacy.budget import (
     IndividualFilter,
     Integers,
     TotalFilter,
+    all_entries,
     as_ids,
     check_exact,
     clear_rows,
@@ -42,13 +41,11 @@ from dpfuse.privacy.budget import (
     squared_steps,
 )
 from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, Floats, charge_factor
+from dpfuse.privacy.noise import Noise, add_noise
 from dpfuse.types import Guarantee
 
 Accounts = tuple[TotalFilter, ...] | IndividualFilter
 """What steps are charged to: an account for each stream, or one for each sensor, whatever stream it is in."""
-
-# Coordinates that take a few milliseconds: below, starting threads would cost more than it saves.
-_SHARED_FROM = 256
 
 LARGEST_ENTRY = 2**31
 """No budget that a `Guarantee` allows pays for an entry of more grid steps."""
@@ -197,10 +194,8 @@ class Mechanism:
     def _charge_streams(
         self, accounts: Sequence[TotalFilter], wholes: list[int], stream: Integers, sensors: Integers, values: Floats
     ) -> list[Charged]:
-        for own in accounts:
-            self._check_accounts(own)
-        largest = [own.largest_weight(self.factor) for own in accounts]
-        wholes = [min(pair) for pair in zip(wholes, largest, strict=True)]
+        self._check_accounts(*accounts)
+        wholes = [min(whole, own.largest_weight(self.factor)) for whole, own in zip(wholes, accounts, strict=True)]
         row_weight = np.array(wholes, np.int64)[stream]
         rows = within_set(to_grid(values, row_weight), self.features, row_weight)
         sums = add_up(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
@@ -215,8 +210,12 @@ class Mechanism:
         """Add the noise. A step is drawn once: a second call for the same one raises RuntimeError."""
         return self.draw_many([charged])[0]
 
-    def draw_many(self, many: Sequence[Charged]) -> list[Release]:
-        """Add noise of its own to each of several streams' steps; one call of OpenDP takes a fifth of the time."""
+    def draw_many(self, many: Sequence[Charged], noise: Noise | None = None) -> list[Release]:
+        """Add noise of its own to each of several streams' steps; one call of OpenDP takes a fifth of the time.
+
+        Args:
+            noise: for all of them, one stream after the other; None draws it now.
+        """
         # Before anything is taken: a member that cannot be drawn costs no other one its step.
         if len(set(map(id, many))) < len(many):
             raise ValueError("many must hold each step once")
@@ -225,21 +224,21 @@ class Mechanism:
         sums = [charged.take() for charged in many]
         if not sums:
             return []
-        values = add_noise(np.concatenate(sums)).reshape(len(sums), self.dimension)
+        values = add_noise(np.concatenate(sums), noise).reshape(len(sums), self.dimension)
         return [
             Release(value, charged.weight, charged.budget_left) for value, charged in zip(values, many, strict=True)
         ]
 
-    def _check_accounts(self, accounts: TotalFilter | IndividualFilter) -> None:
-        is_total = self.guarantee.accounting == "total"
-        if not isinstance(accounts, TotalFilter if is_total else IndividualFilter):
-            raise TypeError(f"accounts must be for {self.guarantee.accounting} accounting, got {accounts!r}")
-        factor = self.factor if isinstance(accounts, TotalFilter) else accounts.factor
-        if (accounts.budget, factor) != (self.budget, self.factor):
-            raise ValueError(
-                f"accounts must have the budget {self.budget} and factor {self.factor} of this mechanism, "
-                f"got {accounts!r}"
-            )
+    def _check_accounts(self, *accounts: TotalFilter | IndividualFilter) -> None:
+        kind = TotalFilter if self.guarantee.accounting == "total" else IndividualFilter
+        budget, factor = self.budget, self.factor
+        for own in accounts:
+            if not isinstance(own, kind):
+                raise TypeError(f"accounts must be for {self.guarantee.accounting} accounting, got {own!r}")
+            if own.budget != budget or (isinstance(own, IndividualFilter) and own.factor != factor):
+                raise ValueError(
+                    f"accounts must have the budget {budget} and factor {factor} of this mechanism, got {own!r}"
+                )
 
     def _as_values(self, values: ArrayLike, num_rows: int) -> Floats:
         array = _as_floats(values)
@@ -263,13 +262,14 @@ def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:
 
     Each row, the last axis, depends on itself alone, and on its scale where each has its own.
     """
-    scaled = _as_floats(values)
-    if scaled.ndim == 0:
+    array = _as_floats(values)
+    if array.ndim == 0:
         raise ValueError("values must have shape (..., d), got ()")
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = scaled * np.asarray(scale, np.float64)[..., None]  # exact: a scale is at most `LARGEST_ENTRY`
-    is_usable = (np.abs(scaled) < LARGEST_ENTRY + 1).all(-1)  # False for NaN
-    scaled[~is_usable] = 0.0
+        scaled = array * np.asarray(scale, np.float64)[..., None]  # exact: a scale is at most `LARGEST_ENTRY`
+    is_usable = all_entries(np.abs(scaled) < LARGEST_ENTRY + 1)  # False for NaN
+    if not is_usable.all():
+        scaled[~is_usable] = 0.0
     return scaled.astype(np.int64)  # which rounds toward zero
 
 
@@ -284,16 +284,15 @@ def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> 
     Exact in int64 where d weight^2 < 2^63: entries are bounded by the weight before they are squared.
     """
     bound = np.asarray(weight, np.int64)[..., None]
-    keep = np.asarray(((rows >= -bound) & (rows <= bound)).all(-1))
-    bounded = clear_rows(without_forbidden_signs(rows, features), keep)
+    bounded = without_forbidden_signs(clear_rows(rows, all_entries((rows >= -bound) & (rows <= bound))), features)
     if features == "box":
         return bounded
-    return clear_rows(bounded, np.einsum("...d,...d->...", bounded, bounded) <= weight * weight)
+    return clear_rows(bounded, np.vecdot(bounded, bounded) <= weight * weight)
 
 
 def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
     """The rows, with zeros for those that have a negative entry in a set that has none."""
-    return rows if features == "ball" else clear_rows(rows, np.asarray((rows >= 0).all(-1)))
+    return rows if features == "ball" else clear_rows(rows, all_entries(rows >= 0))
 
 
 def add_up(rows: Integers, stream: Integers, num_streams: int) -> Integers:
@@ -310,59 +309,6 @@ def split_by_stream(rows: Integers, stream: Integers, num_streams: int) -> list[
     return [rows[first:end] for first, end in itertools.pairwise(ends)]
 
 
-def add_noise(exact_sum: Integers) -> Integers:
-    """The sum plus independent discrete Gaussian noise of `GRID` steps in each coordinate; saturates at i64.
-
-    **Guarantees**
-        - A change of the sum by an integer vector q has a Rényi loss of at most alpha q.q / (2 GRID^2) at
-          every order, whatever the sum is.
-        - The noise is drawn at the call, in this process, used once and kept nowhere.
-    """
-    if exact_sum.ndim != 1 or exact_sum.dtype != np.int64 or not len(exact_sum):
-        raise ValueError(f"the sum must be int64 of shape (d,), got {exact_sum.dtype} of {exact_sum.shape}")
-    if len(exact_sum) < _SHARED_FROM:
-        return _add_noise(exact_sum)
-    # OpenDP lets go of the interpreter while it draws: two threads take half the time.
-    return np.concatenate(list(_two_threads(os.getpid()).map(_add_noise, np.array_split(exact_sum, 2))))
-
-
-@functools.lru_cache(maxsize=1)
-def _two_threads(process: int) -> ThreadPoolExecutor:
-    """Two threads of this process, started once: those of a parent do not live in a child."""
-    return ThreadPoolExecutor(2, thread_name_prefix="dpfuse")
-
-
-def _add_noise(exact_sum: Integers) -> Integers:
-    noisy = make_noise(len(exact_sum))(exact_sum.tolist())
-    if len(noisy) != len(exact_sum):
-        raise RuntimeError(f"OpenDP returned {len(noisy)} coordinates for {len(exact_sum)}")
-    return np.array(noisy, np.int64)
-
-
-@functools.lru_cache(maxsize=16)
-def make_noise(dimension: int) -> Callable[[list[int]], list[int]]:
-    """OpenDP's discrete Gaussian for `dimension` coordinates, built once a process: call it before the clock.
-
-    The first call takes half a second, most of it the import of OpenDP.
-    """
-    return _make_gaussian(_check.is_count("dimension", dimension), GRID)
-
-
-def _make_gaussian(dimension: int, scale: int) -> Callable[[list[int]], list[int]]:
-    # OpenDP takes scale 0, and then releases the value itself; a vector of any length passes it too.
-    if scale < 1:
-        raise ValueError(f"scale must be at least one grid step, got {scale}")
-    import opendp.prelude as dp
-
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=dimension)
-    gaussian = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
-    rho = gaussian.map(float(scale))  # type: ignore[no-untyped-call]
-    if not 0.5 <= rho <= 0.5 + 1e-9:
-        raise RuntimeError(f"OpenDP's noise of scale {scale} must have rho 0.5 for a move of {scale}, got {rho}")
-    return gaussian
-
-
 def _as_floats(values: ArrayLike) -> Floats:
     """The values as float64; no message shows them."""
     try:
@@ -371,4 +317,4 @@ def _as_floats(values: ArrayLike) -> Floats:
         raise ValueError("values must have shape (..., d), got rows of different lengths") from None
     if array.dtype.kind not in "fiu":
         raise TypeError(f"values must be an array of numbers, got {array.dtype.type.__name__}")
-    return array.astype(np.float64)
+    return array.astype(np.float64, copy=False)

@@ -23,7 +23,8 @@ from dpfuse.policy.design import Design
 from dpfuse.policy.exact import Carry, ExactStep, as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
-from dpfuse.privacy.release import Accounts, add_noise, split_by_stream
+from dpfuse.privacy.noise import Noise
+from dpfuse.privacy.release import Accounts, split_by_stream
 from dpfuse.runtime.hub import num_kept
 from dpfuse.runtime.ledger import Entry, Ledger, Row, create_ledger, open_ledger
 
@@ -190,12 +191,13 @@ class FusionCentre:
             LedgerRefused: nothing of this step may be published, and no other step will be.
         """
         step, reports = self._close_step()
+        noise = Noise(self.design.structure.dimension * len(self.streams))
         stream, ids, values = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(ids)
         self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
         own_ids = split_by_stream(ids, stream, len(self.streams))
         entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
-        rows = self._ledger.commit(entries)
+        rows = self._ledger.commit(entries, noise)
         self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
 
@@ -210,7 +212,7 @@ class FusionCentre:
         What is done for the first time, ever or in the calling thread, may take long or fail. A thread that calls
         `tick` by a clock does this before, so that no step waits for it.
         """
-        add_noise(np.zeros(self.design.structure.dimension * len(self.streams), np.int64))
+        Noise(self.design.structure.dimension * len(self.streams)).take()
         nobody = np.zeros(0, np.int64)
         carry = self._step.init()
         carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))

@@ -1,15 +1,39 @@
-"""What entries are to be charged, in Python integers, before anything is drawn or written."""
+"""What entries are to be charged, in whole numbers, before anything is drawn or written."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from dpfuse import _check
 from dpfuse.errors import BudgetExceeded
-from dpfuse.privacy.budget import as_ids
+from dpfuse.privacy.budget import Integers, as_ids
 from dpfuse.runtime.ledger.rows import Entry, Terms
+
+# More than any budget, see `Guarantee`.
+_TOO_MUCH = 2**62
+
+
+class Debits(NamedTuple):
+    """What each sensor is charged, in the order of their ids. Private; no message shows one.
+
+    Attributes:
+        sensors: ids, each once, shape (m,).
+        costs: in squared grid steps, above 0, shape (m,).
+    """
+
+    sensors: Integers
+    costs: Integers
+
+    @property
+    def total(self) -> int:
+        """The sum, exactly: numpy's wraps where costs are large, so the halves of their bits are added up apart."""
+        return (int((self.costs >> 31).sum()) << 31) + int((self.costs & (2**31 - 1)).sum())
+
+
+NO_DEBITS = Debits(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def check_entries(entries: Sequence[Entry], terms: Terms, streams: Collection[str]) -> None:
@@ -46,11 +70,8 @@ def left_after(entry: Entry, left: int, factor: int) -> int:
     return left - cost
 
 
-def debits_of(entries: Sequence[Entry]) -> dict[int, int]:
-    """What each sensor is charged for all entries together, in individual accounting, in the order of their ids.
-
-    Private; no message shows one.
-    """
+def debits_of(entries: Sequence[Entry]) -> Debits:
+    """What each sensor is charged for all entries together, in individual accounting."""
     pairs = [(as_ids(entry.ids), entry.charged.debits) for entry in entries]
     if any(sensors.shape != costs.shape for sensors, costs in pairs):
         raise ValueError("ids must be those that were charged, one for each debit")
@@ -61,8 +82,8 @@ def debits_of(entries: Sequence[Entry]) -> dict[int, int]:
     order = order[np.argsort(sensors[order])]
     payers, paid = sensors[order], costs[order]
     is_first = np.append(True, payers[1:] != payers[:-1])[: len(payers)]
-    debits = dict(zip(payers[is_first].tolist(), paid[is_first].tolist(), strict=True))
-    # Who is in several streams: added up as Python integers, which do not wrap.
-    for sensor, cost in zip(payers[~is_first].tolist(), paid[~is_first].tolist(), strict=True):
-        debits[sensor] += cost
-    return debits
+    totals, place = paid[is_first], np.cumsum(is_first) - 1
+    # Who is in several streams: added up as Python integers, which do not wrap; no account has room for so much.
+    for row in np.flatnonzero(~is_first).tolist():
+        totals[place[row]] = min(int(totals[place[row]]) + int(paid[row]), _TOO_MUCH)
+    return Debits(payers[is_first], totals)

@@ -21,7 +21,9 @@ from numpy.typing import ArrayLike
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, as_ids
+from dpfuse.privacy.noise import Noise
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
+from dpfuse.runtime.ledger.debits import Debits
 from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile
 from dpfuse.runtime.ledger.postgres_audit import head_path, read_known_head, write_new_head
 from dpfuse.runtime.ledger.postgres_schema import has_ledger, make_tables
@@ -215,10 +217,10 @@ class PostgresLedger(Ledger):
         with self._stopping():
             accounts.update(self._lock(sensors[sensors >= 0].tolist()))
 
-    def commit(self, entries: Sequence[Entry]) -> list[Row]:
+    def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
         """As `Ledger.commit`; lets go of the accounts that `refresh` locked, whatever comes of it."""
         try:
-            return super().commit(entries)
+            return super().commit(entries, noise)
         finally:
             if self._is_open and os.getpid() == self._process:
                 self._let_go()
@@ -259,22 +261,25 @@ class PostgresLedger(Ledger):
         with self._stopping():
             self._session.roll_back()
 
-    def _record(self, entries: Sequence[Entry], left: dict[str, int | None], debits: dict[int, int]) -> list[Row]:
+    def _record(
+        self, entries: Sequence[Entry], left: dict[str, int | None], debits: Debits, noise: Noise | None
+    ) -> list[Row]:
         """The one transaction: all that is in here is durable when it returns, or never was."""
-        if not self._session.in_transaction or not self._held.issuperset(debits):
-            self._lock(sorted(self._held.union(debits)))
+        payers = debits.sensors.tolist()
+        if not self._session.in_transaction or not self._held.issuperset(payers):
+            self._lock(sorted(self._held.union(payers)))
         self._check_and_debit(debits, [entry.stream for entry in entries])
-        rows = self._draw(entries, left)
+        rows = self._draw(entries, left, noise)
         number, tip = self._take_chain()
         number, tip = number + 1, next_tip(tip, number + 1, rows)
         self._session.commit_with(
-            ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(sum(debits.values())))),
+            ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(debits.total))),
             (_INSERT, (number, *map(list, zip(*rows, strict=True)))),
         )
         self._advance(number, tip, rows)
         return rows
 
-    def _check_and_debit(self, debits: dict[int, int], streams: list[str]) -> None:
+    def _check_and_debit(self, debits: Debits, streams: list[str]) -> None:
         """Add to the accounts, none past the budget, if server and streams are as they were."""
         lasts = [self._audit.streams[stream].last_step for stream in streams]
         [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
@@ -284,8 +289,9 @@ class PostgresLedger(Ledger):
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
         if num_strange:
             raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
-        values = _array(debits), _array(debits.values()), self._mechanism.budget
-        if debits and self._session.execute(_DEBIT, values).rowcount != len(debits):
+        payers, costs = (part.tolist() for part in debits)
+        values = _array(payers), _array(costs), self._mechanism.budget
+        if payers and self._session.execute(_DEBIT, values).rowcount != len(payers):
             raise LedgerRefused(
                 f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
                 f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"

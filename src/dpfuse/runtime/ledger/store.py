@@ -22,6 +22,7 @@ _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
 
 # Rows are kept by step and then by stream: streams that tick together write to the same few pages.
+_MOST_PAGES = 16_384  # 64 MB
 # {budget} is the whole budget, at most 2^61 by the bounds of `Guarantee`: no sum of two accounts can leave 63 bits.
 _SCHEMA = """
 CREATE TABLE terms (content TEXT NOT NULL) STRICT;
@@ -134,6 +135,8 @@ def _make_durable(connection: Connection, path: Path) -> None:
     mode = connection.pragma("journal_mode", "wal")
     # 2 is FULL: each commit is synced before it returns. fullfsync does the same on macOS.
     connection.execute("PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA trusted_schema = OFF")
+    # The log goes to the file between steps, see `Ledger.tidy`, and during one only if that was not done for long.
+    connection.execute(f"PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {_MOST_PAGES}")
     if mode != "wal" or connection.pragma("synchronous") != 2:
         raise LedgerRefused(f"{path} is on a file system without write-ahead logs; move it to a local disk")
 

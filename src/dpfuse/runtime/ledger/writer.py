@@ -7,16 +7,16 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
+from dpfuse.privacy.noise import Noise
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check
-from dpfuse.runtime.ledger.debits import check_entries, check_undrawn, debits_of, left_after
+from dpfuse.runtime.ledger.debits import NO_DEBITS, Debits, check_entries, check_undrawn, debits_of, left_after
 from dpfuse.runtime.ledger.head import Head, HeadFile, head_path, read_head
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip, to_bytes
 from dpfuse.runtime.ledger.store import check_there, connect, make_tables, read_terms, refusals, sqlite, sync_folder
@@ -28,9 +28,12 @@ if TYPE_CHECKING:
     from dpfuse.runtime.ledger.postgres_store import Address
 
 _ROWS_AT_ONCE = 1000
-# One statement for all debits: one for each would take three times as long.
+# One statement for all debits: one for each would take three times as long. The costs come from a table in memory, as
+# arrays cannot be joined; its rows are numbered as those of an array are, from 1 on.
+_COSTS = "DELETE FROM temp.costs; INSERT INTO temp.costs SELECT value FROM carray(?)"
 _DEBIT = """
-INSERT INTO accounts SELECT value, debit_of(value) FROM carray(?) WHERE true
+INSERT INTO accounts SELECT payer.value, costs.cost FROM carray(?) AS payer
+    JOIN temp.costs AS costs ON costs.rowid = payer.rowid WHERE true
     ON CONFLICT (sensor) DO UPDATE SET spent = spent + excluded.spent
 """
 _INSERT = f"INSERT INTO releases ({COLUMNS}, commit_number) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
@@ -49,7 +52,7 @@ class Ledger:
         - Unit: one sensor id, over all streams of the ledger (individual accounting) or in one of them (total). What
           was spent never passes the budget, whatever is asked: checked and debited in integers in the transaction that
           records the release.
-        - Noise is drawn inside `commit`, and nobody sees a release before its row is durable. A row that is there is
+        - Noise is added inside `commit`, and nobody sees a release before its row is durable. A row that is there is
           given back as it was stored: nothing is drawn twice. A step behind the last one is refused. No refunds.
         - One writer: a second one is refused for as long as this one, or its process, lives. A forked child is refused.
         - Anything wrong (full disk, damage, a file that was changed, rolled back, replaced or lost) raises
@@ -66,7 +69,6 @@ class Ledger:
         self._head, self._connection, self._audit = head, connection, audit
         self._mechanism = self.terms.mechanism
         self._shared: IndividualFilter | None = None
-        self._debits: dict[int, int] = {}
         self._process = os.getpid()
         self._is_open = True
 
@@ -116,6 +118,7 @@ class Ledger:
             if terms != Terms.of(design, terms.streams, terms.ledger_id):
                 raise LedgerRefused(f"{path} belongs to another design; open it with that one, or create a new ledger")
             audit = check(connection, path, terms, read_head(head.path), is_full=is_full_check)
+            connection.execute("CREATE TEMP TABLE costs (cost INTEGER)")
             # What a crash or a failed sync left in the log is written to the file, and synced, before it is published.
             connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_FULL)
             head.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
@@ -123,9 +126,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        ledger = cls(path, head, connection, audit)
-        connection.create_scalar_function("debit_of", cast(Any, ledger._debits.__getitem__), 1)
-        return ledger
+        return cls(path, head, connection, audit)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -172,10 +173,13 @@ class Ledger:
                 return
             start = found[-1].step + 1
 
-    def commit(self, entries: Sequence[Entry]) -> list[Row]:
+    def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
         """Debit, draw and record one step of each stream, all or none; what comes back is durable and may be published.
 
         A step that is in the ledger is not charged again: its row comes back as it was stored.
+
+        Args:
+            noise: for all entries, one after the other; None draws it here.
 
         Raises:
             BudgetExceeded: a cost is more than its stream has left; nothing was recorded.
@@ -187,21 +191,24 @@ class Ledger:
         if fresh := [entry for entry in entries if entry.stream not in rows]:
             check_undrawn(fresh, self.terms)
             left = {entry.stream: self._left_after(entry) for entry in fresh}
-            debits = {} if self.terms.is_total else debits_of(fresh)
+            debits = NO_DEBITS if self.terms.is_total else debits_of(fresh)
+            noise = noise if len(fresh) == len(entries) else None
             with self._stopping():
-                rows |= {row.stream: row for row in self._record(fresh, left, debits)}
+                rows |= {row.stream: row for row in self._record(fresh, left, debits, noise)}
         return [rows[entry.stream] for entry in entries]
 
-    def _record(self, entries: Sequence[Entry], left: dict[str, int | None], debits: dict[int, int]) -> list[Row]:
+    def _record(
+        self, entries: Sequence[Entry], left: dict[str, int | None], debits: Debits, noise: Noise | None
+    ) -> list[Row]:
         """The one transaction: all that is in here is durable when it returns, or never was."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._check_alone()
-        if debits:
+        if len(debits.sensors):
             self._debit(debits)
-        rows = self._draw(entries, left)
+        rows = self._draw(entries, left, noise)
         number = self._audit.number + 1
         tip = next_tip(self._audit.tip, number, rows)
-        self._connection.execute("INSERT INTO commits VALUES (?, ?, ?)", (number, tip, str(sum(debits.values()))))
+        self._connection.execute("INSERT INTO commits VALUES (?, ?, ?)", (number, tip, str(debits.total)))
         self._connection.executemany(_INSERT, [(*row, number) for row in rows])
         self._connection.execute("COMMIT")
         self._advance(number, tip, rows)
@@ -256,15 +263,14 @@ class Ledger:
         left = self._audit.streams[entry.stream].budget_left
         return None if left is None else left_after(entry, left, self._mechanism.factor)
 
-    def _debit(self, debits: dict[int, int]) -> None:
+    def _debit(self, debits: Debits) -> None:
         """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
         try:
-            if max(debits.values()) <= self._mechanism.budget:
-                sensors = np.fromiter(debits, np.int64, len(debits))
-                self._debits.update(debits)
-                self._connection.execute(_DEBIT, (sqlite().carray(sensors),))
-                self._debits.clear()
-                return
+            if debits.costs.max() <= self._mechanism.budget:
+                self._connection.execute(_COSTS, (sqlite().carray(debits.costs),))
+                self._connection.execute(_DEBIT, (sqlite().carray(debits.sensors),))
+                if self._connection.changes() == len(debits.sensors):
+                    return
         except sqlite().ConstraintError:
             pass
         raise LedgerRefused(
@@ -276,8 +282,8 @@ class Ledger:
         if self._connection.execute("SELECT max(number) FROM commits").fetchall() != [(self._audit.number or None,)]:
             raise LedgerRefused(f"{self.path} was written to by somebody else; find out by whom before you go on")
 
-    def _draw(self, entries: Sequence[Entry], left: dict[str, int | None]) -> list[Row]:
-        releases = self._mechanism.draw_many([entry.charged for entry in entries])
+    def _draw(self, entries: Sequence[Entry], left: dict[str, int | None], noise: Noise | None) -> list[Row]:
+        releases = self._mechanism.draw_many([entry.charged for entry in entries], noise)
         rows = []
         for entry, release in zip(entries, releases, strict=True):
             story, remaining = self._audit.streams[entry.stream], left[entry.stream]
