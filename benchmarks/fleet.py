@@ -23,7 +23,7 @@ from dpfuse.policy.exact import compute_inline
 from dpfuse.runtime import Published, Ticker
 
 STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
-DELAY_S = 0.18
+DELAY_S = 0.15
 CHURN, IN_TWO_STREAMS = 0.01, 0.03
 
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfuse.errors import BudgetExceeded, DpfuseError, LedgerRefused
+from dpfuse.privacy import Noise
 from dpfuse.runtime import Entry
 from dpfuse.types import Guarantee
 
@@ -53,6 +54,14 @@ operations = st.lists(
 )
 
 
+class Known(Noise):
+    """Noise that the test can recognise."""
+
+    def take(self):
+        super().take()
+        return 5 + np.arange(self.size)
+
+
 class LedgerContract:
     """A subclass has fixtures `place`, with `create(design, streams)` and `open(design)`, and `make_place` for more."""
 
@@ -88,6 +97,23 @@ class LedgerContract:
         rows = ledger.commit([entry(ledger, 1, "south"), entry(ledger, 1, "north")])
         assert rows[0] == south and (rows[1].stream, rows[1].step) == ("north", 1)
         assert ledger.commit([]) == []
+
+    def test_noise_that_was_begun_before_is_added_and_used_up(self, ledger):
+        noise, both = Known(4), [entry(ledger, 1, stream) for stream in STREAMS]
+        sums = [one.charged.exact_sum for one in both]
+        rows = ledger.commit(both, noise)
+        values = [(row.to_release().value - total).tolist() for row, total in zip(rows, sums, strict=True)]
+        assert values == [[5, 6], [7, 8]]
+        with pytest.raises(RuntimeError, match="used already"):
+            noise.take()
+
+    def test_noise_is_not_used_where_a_step_is_stored_already(self, ledger):
+        [south] = ledger.commit([entry(ledger, 1, "south")])
+        noise, both = Known(4), [entry(ledger, 1, stream) for stream in STREAMS]
+        total = both[0].charged.exact_sum
+        north, again = ledger.commit(both, noise)
+        assert again == south and noise.take().tolist() == [5, 6, 7, 8]
+        assert np.abs(north.to_release().value - total).max() > 8
 
     def test_a_step_behind_the_last_is_refused_and_a_gap_is_not(self, ledger):
         ledger.commit([entry(ledger, 5)])

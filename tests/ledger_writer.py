@@ -12,7 +12,7 @@ from importlib import import_module
 
 import numpy as np
 
-from dpfuse.privacy.release import make_noise
+from dpfuse.privacy import make_noise
 from dpfuse.runtime import Entry
 from dpfuse.runtime.ledger import open_ledger
 from dpfuse.runtime.ledger.postgres_store import is_address

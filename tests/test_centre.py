@@ -95,8 +95,9 @@ def held_releases(seed=0):
 
     def charge_many(self, accounts, weights, stream, ids, values):
         charged = own_charge(self, accounts, weights, stream, ids, values)
-        owners = zip(stream.tolist(), np.asarray(ids).tolist(), strict=True)
-        steps.append(dict(zip(owners, map(tuple, now["rows"].tolist()), strict=True)))
+        owners = list(zip(stream.tolist(), np.asarray(ids).tolist(), strict=True))
+        rows = list(map(tuple, now["rows"].tolist()))
+        steps.append(dict(zip(owners[::-1], rows[::-1], strict=True)))  # of a sensor's rows the first
         return charged
 
     with pytest.MonkeyPatch.context() as patch:
@@ -221,6 +222,42 @@ class TestReceiving:
         assert len(steps[0]) == 5
         counted = {owner: row for owner, row in blocks[0].items() if owner != (2, 5)}
         assert counted == {owner: row for owner, row in steps[0].items() if owner != (2, 5)}
+
+    @pytest.mark.parametrize("calls", [(0,), (3,), (2, 4), (1, 2, 3, 4, 5)])
+    def test_work_ahead_changes_nothing(self, design, open_centre, calls):
+        """In two streams, with one that is in both, one that reports twice and one that comes and goes; bit for bit."""
+        senders = [("b", 0), ("a", 1), ("a", 2), ("b", 1), ("a", 1)]
+
+        def run(name, calls):
+            centre = open_centre(design, name, ("a", "b"))
+            with held_releases() as steps:
+                published = []
+                for own in reports():
+                    gone = centre.now % 3 == 0
+                    for number, (sender, values) in enumerate(zip(senders, own, strict=True)):
+                        if number in calls:
+                            centre.work_ahead()
+                        if not (gone and sender == ("a", 2)):
+                            centre.receive(*sender, centre.now, values)
+                    if len(senders) in calls:
+                        centre.work_ahead()
+                    published.append([publish(one) for one in centre.tick()])
+            left = centre._carry.accounts
+            spent = [own.spent for own in left] if isinstance(left, tuple) else left.accounts()
+            return steps, published, spent
+
+        plain, ahead = run("plain.db", ()), run("ahead.db", calls)
+        assert ahead == plain
+        assert len(plain[0]) == NUM_STEPS and all(any(row) for row in plain[0][0].values())
+
+    def test_what_was_worked_on_ahead_goes_with_a_step_that_is_skipped(self, individual, open_centre):
+        centre = open_centre(individual)
+        with held_releases() as steps:
+            centre.receive("main", 3, 1, [0.5, 0.5])
+            centre.work_ahead()
+            centre.skip()
+            centre.tick()
+        assert steps == [{}]
 
     def test_reports_may_come_from_many_threads_while_the_clock_ticks(self, individual, open_centre):
         centre, is_over, errors = open_centre(individual), threading.Event(), []

@@ -50,7 +50,7 @@ class StandIn:
 
     def __init__(self, clock, work=(), horizon=None, error=None):
         self.design = SimpleNamespace(interval_s=INTERVAL, structure=SimpleNamespace(horizon=horizon))
-        self.now, self.ticked, self.skipped = 1, [], []
+        self.now, self.ticked, self.skipped, self.ahead, self.work_ahead_s = 1, [], [], [], 0.0
         self._clock, self._work, self._error = clock, list(work), error
 
     @property
@@ -75,6 +75,10 @@ class StandIn:
         self.skipped.append(self.now)
         self.now += 1
 
+    def work_ahead(self):
+        self.ahead.append((self.now, round(self._clock.now - 1000, 9)))
+        self._clock.now += self.work_ahead_s
+
     def tidy(self):
         pass
 
@@ -86,9 +90,10 @@ def clock(monkeypatch):
     return clock
 
 
-def run(clock, work=(), horizon=6, error=None, delay=DELAY):
+def run(clock, work=(), horizon=6, error=None, delay=DELAY, work_ahead_s=0.0):
     """A run until the design is over: what was published and when, the stand-in, and the ticker."""
     centre, published = StandIn(clock, work, horizon, error), []
+    centre.work_ahead_s = work_ahead_s
     own = Ticker(centre, lambda many: published.append((round(clock.now - 1000, 9), many)), INTERVAL, delay)
     own._is_stopping = SleepingEvent(clock)
     own.state = "running"
@@ -106,6 +111,13 @@ class TestMoments:
         published, centre, own = run(clock, work)
         assert published == on_time(6) and own.state == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
+
+    @pytest.mark.parametrize("work_ahead_s", [0.0, 0.03, 0.05, 0.1])
+    def test_what_came_early_is_worked_on_shortly_before_the_step_ends(self, clock, work_ahead_s):
+        """Also where that takes longer than was thought, and the step is late to be ended."""
+        published, centre, _ = run(clock, [0.03] * 6, work_ahead_s=work_ahead_s)
+        assert published == on_time(6)
+        assert centre.ahead == [(k, round(INTERVAL * k - 0.05, 9)) for k in range(1, 7)]
 
     def test_late_work_leaves_at_the_next_moment_and_costs_the_step_after_it(self, clock):
         published, centre, _ = run(clock, [0.0, 0.15, 0.0])
@@ -177,7 +189,8 @@ class TestArrival:
             class Slow(dpfuse.FusionCentre):
                 def tick(self):
                     step, inbox = self.now, self._inboxes.get(self.now)
-                    heard[step] = [] if inbox is None else [sensor for _, sensor in inbox._single]
+                    heard[step] = [sensor for part in self._ahead.proposed for sensor in part.sensors.tolist()]
+                    heard[step] += [] if inbox is None else [sensor for _, sensor in inbox._single]
                     published = super().tick()
                     finish(self, work.get(step, 0.0))
                     return published

@@ -53,13 +53,33 @@ class Carry(NamedTuple):
         num_steps: steps that were charged or skipped so far.
         memory: what the recurrent filter remembers of each sensor, written in place.
         public: what anybody could compute from the releases.
+        weight: g_k of the step to come, as proposed from `public`, shape (streams,); public too.
         accounts: budgets in integers, debited in place: one for each stream, or one set for the sensors of all.
     """
 
     num_steps: int
     memory: Memory
     public: Public
+    weight: jax.Array
     accounts: Accounts
+
+
+class Proposed(NamedTuple):
+    """What reports would add to a step, row by row, in the order of the streams. Nothing is charged yet; private.
+
+    Attributes:
+        stream: the number of each row's stream.
+        sensors: ids.
+        places: where each is remembered.
+        hidden: what is to be remembered of each.
+        values: what is charged for: features (total) or contributions (individual), shape (rows, d).
+    """
+
+    stream: NDArray[np.int64]
+    sensors: NDArray[np.int64]
+    places: NDArray[np.int64]
+    hidden: NDArray[np.float32]
+    values: NDArray[np.float32]
 
 
 class ExactStep:
@@ -73,8 +93,8 @@ class ExactStep:
         - Whatever is reported, each sensor stays inside its bound; a report that is not finite counts as absent.
 
     One stream is served by `init`, `contribute`, `release` and `estimate`; a live centre with many calls the same code
-    as `contribute_many` and `estimate_many`. The parts of these are there for audits, which run many carries side by
-    side: `prepare`, `accounts_left` and `private_part`, all private, and `weigh`, `release_many` and `public_part`.
+    as `propose`, `charge` and `estimate_many`. The parts of these are there for audits, which run many carries side by
+    side: `prepare`, `accounts_left` and `private_part`, all private, and `release_many` and `public_part`.
 
     Args:
         num_rows: rows of the one compiled shape. More are taken in several turns, fewer are filled up with nobody.
@@ -91,7 +111,7 @@ class ExactStep:
         self._policy, self._horizon = design.policy, structure.horizon
         self._num_rows, self._num_streams, self._forget_after = num_rows, num_streams, forget_after
         # The weights are compiled in: handing them over at every step would take longer than the step.
-        self.weigh = jax.jit(partial(_weigh, design.policy))
+        self._first = jax.jit(partial(_first_weight, design.policy, num_streams))()
         self.private_part = jax.jit(partial(_private_part, design.policy))
         self.public_part = jax.jit(partial(_public_part, design.policy))
 
@@ -99,8 +119,9 @@ class ExactStep:
         """Streams from which nothing was released; accounts of their own, or given: shared, or from a ledger."""
         if accounts is None:
             accounts = self._open_accounts()
-        memory, public = Memory(self.hidden_size), init_public(self._policy, self._num_streams)
-        return Carry(0, memory, public, (accounts,) if isinstance(accounts, TotalFilter) else accounts)
+        accounts = (accounts,) if isinstance(accounts, TotalFilter) else accounts
+        public, weight = self._first
+        return Carry(0, Memory(self.hidden_size), public, weight, accounts)
 
     @property
     def hidden_size(self) -> int:
@@ -120,29 +141,37 @@ class ExactStep:
                 clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
-        carry, [charged] = self.contribute_many(carry, np.zeros(len(as_ids(ids)), np.int64), ids, measurements, present)
+        stream = np.zeros(len(as_ids(ids)), np.int64)
+        carry, [charged] = self.charge(carry, self.propose(carry, stream, ids, measurements, present))
         return carry, charged
 
-    def contribute_many(
+    def propose(
         self,
         carry: Carry,
         stream: NDArray[np.int64],
         ids: ArrayLike,
         measurements: ArrayLike,
         present: ArrayLike = True,
-    ) -> tuple[Carry, list[Charged]]:
-        """The private part of every stream, as `contribute`.
+    ) -> Proposed:
+        """What these reports would add to the step of every stream, as `contribute`; nothing is charged or remembered.
+
+        A row depends on itself alone, so the reports of a step may be proposed for in several calls, and `join`ed.
 
         Args:
             stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
         """
         sensors, places, block = self.prepare(carry, ids, measurements, present, stream)
-        fusion_hidden, weight = self.weigh(carry.public)
-        hidden, proposed = self._in_turns(weight, carry.memory.read(places), block)
-        charged = self.mechanism.charge_many(carry.accounts, np.asarray(weight).tolist(), stream, sensors, proposed)
+        hidden, values = self._in_turns(carry.weight, carry.memory.read(places), block)
+        return Proposed(stream, sensors, places, hidden, values)
+
+    def charge(self, carry: Carry, proposed: Proposed) -> tuple[Carry, list[Charged]]:
+        """Pay for the step of every stream, and remember."""
+        self._check_not_over(carry)
+        stream, sensors, places, hidden, values = proposed
+        weights = np.asarray(carry.weight).tolist()
+        charged = self.mechanism.charge_many(carry.accounts, weights, stream, sensors, values)
         self.remember(carry, stream, sensors, places, hidden)
-        public = carry.public._replace(fusion_hidden=fusion_hidden)
-        return carry._replace(num_steps=carry.num_steps + 1, public=public), charged
+        return carry._replace(num_steps=carry.num_steps + 1), charged
 
     def remember(
         self,
@@ -210,20 +239,19 @@ class ExactStep:
         self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]
     ) -> tuple[Carry, Estimate]:
         """The public part of every stream, from released weights, shape (streams,), and values, shape (streams, d)."""
-        block = (np.column_stack([weights, values]) / GRID).astype(np.float32)
-        public, result = self.public_part(carry.public, block)
-        return carry._replace(public=public), result
+        block = np.empty((len(values), 1 + values.shape[1]), np.float32)
+        block[:, 0] = weights / GRID
+        block[:, 1:] = values / GRID
+        public, weight, result = self.public_part(carry.public, block)
+        return carry._replace(public=public, weight=weight), result
 
     def follow(self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[Carry, Estimate]:
         """A step of the past, or one that was skipped: weights and values as they were released, and nothing charged.
 
-        One that was skipped has zeros, see `missing_release`. The step goes through the code of one with sensors, so
-        that public memory comes out the same to the last bit.
+        One that was skipped has zeros, see `missing_release`.
         """
         self._check_not_over(carry)
-        fusion_hidden, _ = self.weigh(carry.public)
-        public = carry.public._replace(fusion_hidden=fusion_hidden)
-        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1, public=public), weights, values)
+        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1), weights, values)
 
     def _open_accounts(self) -> Accounts:
         accounts = self.mechanism.open_accounts()
@@ -246,6 +274,14 @@ class ExactStep:
         turns = [self.private_part(weight, hidden[span], block[span]) for span in spans]
         own_hidden, proposed = zip(*turns, strict=True)
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
+
+
+def join(parts: Sequence[Proposed]) -> Proposed:
+    """All rows of several proposals for one step; of one sensor's the first comes first."""
+    if len(parts) == 1:
+        return parts[0]
+    order = np.argsort(np.concatenate([part.stream for part in parts]), kind="stable")
+    return Proposed(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
 def missing_release(dimension: int) -> Release:
@@ -292,9 +328,9 @@ def _join(parts: Sequence[jax.Array]) -> NDArray[np.float32]:
     return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
-def _weigh(policy: Policy, public: Public) -> tuple[jax.Array, jax.Array]:
-    public, weight = choose_weight(policy, public)
-    return public.fusion_hidden, weight
+def _first_weight(policy: Policy, num_streams: int) -> tuple[Public, jax.Array]:
+    """Streams from which nothing was released, and what g makes of that."""
+    return choose_weight(policy, init_public(policy, num_streams))
 
 
 def _private_part(
@@ -311,6 +347,8 @@ def _private_part(
     return private.hidden, features if policy.structure.accounting == "total" else contributions
 
 
-def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Estimate]:
-    """The estimate from weight and release, side by side in one block."""
-    return estimate(policy, public, block[:, 0], block[:, 1:])
+def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, jax.Array, Estimate]:
+    """The estimate from weight and release, side by side in one block, and the weight of the next step."""
+    public, result = estimate(policy, public, block[:, 0], block[:, 1:])
+    public, weight = choose_weight(policy, public)
+    return public, weight, result

@@ -13,6 +13,7 @@ import numbers
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, as_measurements
+from dpfuse.policy.exact import Carry, ExactStep, Proposed, as_measurements, join
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.noise import Noise
@@ -58,6 +59,14 @@ class Inbox:
         streams, sensors, rows = zip((stream, ids, values), *self._blocks, strict=True)
         order = np.argsort(np.concatenate(streams), kind="stable")
         return np.concatenate(streams)[order], np.concatenate(sensors)[order], np.concatenate(rows)[order]
+
+
+@dataclass
+class Ahead:
+    """What was done for a step before it ended; private, and gone with the step."""
+
+    noise: Noise | None = None
+    proposed: list[Proposed] = field(default_factory=list)
 
 
 class Published(NamedTuple):
@@ -128,6 +137,7 @@ class FusionCentre:
         self._now = self._carry.num_steps + 1
         self._open_step: Callable[[], int] | None = None
         self._inboxes: dict[int, Inbox] = {}
+        self._ahead = Ahead()
 
     @property
     def now(self) -> int:
@@ -190,16 +200,34 @@ class FusionCentre:
             ValueError: the design has come to its end.
             LedgerRefused: nothing of this step may be published, and no other step will be.
         """
-        step, reports = self._close_step()
-        noise = Noise(self.design.structure.dimension * len(self.streams))
-        stream, ids, values = reports.by_stream(self.design.structure.num_channels)
-        self._ledger.refresh(ids)
-        self._carry, many = self._step.contribute_many(self._carry, stream, ids, values)
-        own_ids = split_by_stream(ids, stream, len(self.streams))
+        step, reports, ahead = self._close_step()
+        noise = ahead.noise or self._draw_noise()
+        block = reports.by_stream(self.design.structure.num_channels)
+        self._ledger.refresh(block[1])
+        proposed = join([*ahead.proposed, self._step.propose(self._carry, *block)])
+        self._carry, many = self._step.charge(self._carry, proposed)
+        own_ids = split_by_stream(proposed.sensors, proposed.stream, len(self.streams))
         entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
         rows = self._ledger.commit(entries, noise)
         self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
+
+    def work_ahead(self) -> None:
+        """Do what can be done before the step ends: begin to draw its noise, look at the reports that are in already.
+
+        What comes of a report is the same, whether and when this is called. Whoever calls `tick` may call this, at
+        moments that do not depend on the reports.
+        """
+        if self.is_over:
+            return
+        self._ahead.noise = self._ahead.noise or self._draw_noise()
+        if self._ledger.is_shared:  # what is left to a sensor is known only once its account is locked
+            return
+        with self._lock:
+            reports = self._inboxes.pop(self._now, None)
+        if reports is not None:
+            block = reports.by_stream(self.design.structure.num_channels)
+            self._ahead.proposed.append(self._step.propose(self._carry, *block))
 
     def skip(self) -> None:
         """Let the step pass without a release; its reports are dropped."""
@@ -212,10 +240,11 @@ class FusionCentre:
         What is done for the first time, ever or in the calling thread, may take long or fail. A thread that calls
         `tick` by a clock does this before, so that no step waits for it.
         """
-        Noise(self.design.structure.dimension * len(self.streams)).take()
+        self._draw_noise().take()
         nobody = np.zeros(0, np.int64)
         carry = self._step.init()
-        carry, _ = self._step.contribute_many(carry, nobody, nobody, np.zeros((0, self.design.structure.num_channels)))
+        nothing = np.zeros((0, self.design.structure.num_channels))
+        carry, _ = self._step.charge(carry, self._step.propose(carry, nobody, nobody, nothing))
         self._step.estimate_many(carry, *self._released([]))
 
     def tidy(self) -> None:
@@ -256,11 +285,16 @@ class FusionCentre:
             self._inboxes[step] = Inbox()
         return self._inboxes[step]
 
-    def _close_step(self) -> tuple[int, Inbox]:
+    def _close_step(self) -> tuple[int, Inbox, Ahead]:
+        """The step that ends, the reports that are still to be looked at, and what was done ahead."""
         with self._lock:
             step = self._now
             self._now += 1
-            return step, self._inboxes.pop(step, None) or Inbox()
+            ahead, self._ahead = self._ahead, Ahead()
+            return step, self._inboxes.pop(step, None) or Inbox(), ahead
+
+    def _draw_noise(self) -> Noise:
+        return Noise(self.design.structure.dimension * len(self.streams))
 
     def _rebuild(self) -> Carry:
         """The carry after all that was committed: public memory from the rows, accounts from the ledger.

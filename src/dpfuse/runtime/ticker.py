@@ -12,6 +12,9 @@ from typing import Any, Literal, Self
 from dpfuse import _check
 from dpfuse.runtime.centre import FusionCentre, Published
 
+# How long before the end of a step what came in so far is looked at, in intervals.
+_LEAD = 0.25
+
 State = Literal["running", "over", "failed", "stopped"]
 
 
@@ -59,6 +62,7 @@ class Ticker:
         """How long the last step took. Private but in a replay: it depends on who is there."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
+        self._lead_s = self.interval_s * _LEAD
         self._is_stopping, self._has_begun = threading.Event(), threading.Event()
         self._first_step, self._start_s = centre.now, time.monotonic()
 
@@ -115,8 +119,12 @@ class Ticker:
             self._has_begun.set()
 
     def _tick_until_over(self) -> None:
-        while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now)):
+        while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now) - self._lead_s):
             step = self._centre.now
+            if time.monotonic() < self._closes_at(step):
+                self._centre.work_ahead()
+            if not self._wait_until(self._closes_at(step)):
+                return
             if time.monotonic() >= self._leaves_at(step):
                 self._centre.skip()
                 continue

@@ -80,7 +80,7 @@ def run_worlds(
     Args:
         advance: told how many run-steps were made.
     """
-    parts = [jax.jit(jax.vmap(part)) for part in (step.weigh, step.private_part, step.public_part)]
+    parts = [jax.jit(jax.vmap(part)) for part in (step.private_part, step.public_part)]
     transcripts = []
     for first in range(0, num_runs, _CHUNK):
         truth = np.arange(2 * min(_CHUNK, num_runs - first)) % 2 == 0
@@ -121,15 +121,15 @@ def _sum_of(charged: Charged) -> Integers:
 class _Streams:
     """One world's side of many runs."""
 
-    def __init__(
-        self, step: ExactStep, feed: Feed, count: int, weigh: Any, private_part: Any, public_part: Any
-    ) -> None:
+    def __init__(self, step: ExactStep, feed: Feed, count: int, private_part: Any, public_part: Any) -> None:
         self.feed, self._step = feed, step
-        self._weigh, self._private_part, self._public_part = weigh, private_part, public_part
+        self._private_part, self._public_part = private_part, public_part
         # One memory for all runs: they hear the same sensors, and each has its own of every one.
         self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
         self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
-        self._public = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), self._carry.public)
+        self._public, self._weight = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.public, self._carry.weight)
+        )
 
     def contribute(self, k: int) -> list[Charged]:
         """The private part of step k of every run."""
@@ -139,12 +139,10 @@ class _Streams:
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
         hidden = self._carry.memory.read(places).swapaxes(0, 1)
-        fusion_hidden, weight = self._weigh(self._public)
-        hidden, proposed = self._private_part(weight, hidden, blocks)
+        hidden, proposed = self._private_part(self._weight, hidden, blocks)
         step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
-        self._public = self._public._replace(fusion_hidden=fusion_hidden)
         self._carry = self._carry._replace(num_steps=k + 1)
-        weights, values = np.asarray(weight)[:, 0].tolist(), np.asarray(proposed)
+        weights, values = np.asarray(self._weight)[:, 0].tolist(), np.asarray(proposed)
         return [
             step.mechanism.charge(accounts, own_weight, sensors, own_values)
             for accounts, own_weight, own_values in zip(self._accounts, weights, values, strict=True)
@@ -153,4 +151,4 @@ class _Streams:
     def estimate(self, released: Sequence[Release]) -> None:
         """The public part, from what was published."""
         blocks = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
-        self._public, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))
+        self._public, self._weight, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))

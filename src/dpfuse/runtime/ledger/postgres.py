@@ -202,6 +202,10 @@ class PostgresLedger(Ledger):
         """Those that this centre writes."""
         return self._streams
 
+    @property
+    def is_shared(self) -> bool:
+        return not self.terms.is_total
+
     def refresh(self, ids: ArrayLike) -> None:
         """Lock the accounts of these sensors until the next commit, and bring `accounts` up to date.
 

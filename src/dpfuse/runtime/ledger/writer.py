@@ -132,6 +132,11 @@ class Ledger:
     def streams(self) -> tuple[str, ...]:
         return self.terms.streams
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether other centres may debit the same accounts between one step of this one and the next; public."""
+        return False
+
     def last_step(self, stream: str) -> int:
         """The last step that was released, 0 for none."""
         return self._audit.streams[self._known(stream)].last_step
