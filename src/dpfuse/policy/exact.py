@@ -141,8 +141,9 @@ class ExactStep:
                 clipped to the design's range.
             present: which rows have a report, shape (rows,); a sensor without one keeps memory and account.
         """
-        stream = np.zeros(len(as_ids(ids)), np.int64)
-        carry, [charged] = self.charge(carry, self.propose(carry, stream, ids, measurements, present))
+        sensors = as_ids(ids)
+        proposed = self.propose(carry, np.zeros_like(sensors), sensors, measurements, present)
+        carry, [charged] = self.charge(carry, proposed)
         return carry, charged
 
     def propose(
@@ -192,7 +193,7 @@ class ExactStep:
         ids: ArrayLike,
         measurements: ArrayLike,
         present: ArrayLike = True,
-        stream: ArrayLike = 0,
+        stream: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
         """Who reports, where each is remembered, and what the compiled private part reads: checked, nothing charged.
 
@@ -201,7 +202,8 @@ class ExactStep:
         self._check_not_over(carry)
         sensors = as_ids(ids)
         values = as_measurements(measurements, (len(sensors), self._policy.structure.num_channels))
-        places = carry.memory.find(np.broadcast_to(stream, sensors.shape), sensors)
+        stream = np.zeros_like(sensors) if stream is None else stream
+        places = carry.memory.find(stream, sensors)
         # One block for all that goes in: each array that is handed to JAX takes as long as a matrix product.
         block = np.empty((len(sensors), values.shape[1] + 4), np.float32)
         block[:, :-4] = values

@@ -297,6 +297,8 @@ def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
 
 def add_up(rows: Integers, stream: Integers, num_streams: int) -> Integers:
     """Each stream's sum over its sensors, shape (streams, d), exactly: entries of 31 bits leave room for 2^32 rows."""
+    if num_streams == 1:
+        return np.asarray(rows.sum(0, dtype=np.int64, keepdims=True))
     sums = np.zeros((rows.shape[1], num_streams), np.int64)
     for coordinate, entries in zip(sums, rows.T, strict=True):
         np.add.at(coordinate, stream, entries)
