@@ -354,7 +354,10 @@ def test_it_survives_a_centre_that_is_killed(tmp_path, endless, visit):
         assert page.evaluate("window.isTheSame")
         assert "nothing is drawn twice" in page.text_content("#notice")
         wait_for(lambda: column(page, 1)[0] > before)
-        assert all(later - earlier == 1 for later, earlier in itertools.pairwise(column(page, 1)))
+        shown = column(page, 1)
+    # A machine under load may miss a step, and then nobody ever sees it: what the ledger has is what was there to show.
+    kept = [row.step for row in public_rows(tmp_path / "ledger.db", "main", start=int(shown[-1]))]
+    assert shown == [step for step in reversed(kept) if step <= shown[0]]
 
 
 class TestStates:
