@@ -421,7 +421,7 @@ class TestDraw:
             "is_child and os._exit(0)\n"
             "os.wait()\n"
         )
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
         draws = out.stdout.split("\n")[:2]
         assert len(set(draws)) == len(draws) == 2
 
