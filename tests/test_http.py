@@ -526,7 +526,8 @@ def unfinished(address):
 class TestServe:
     def test_from_reports_to_releases_and_out_at_sigterm(self, place):
         tokens = Tokens.load(place[0] / "secret")
-        with serve(place, "endless.dpfuse", "--interval", 0.1) as running:
+        patient = "from dpfuse.runtime import http; http._BODY_S = 600"
+        with serve(place, "endless.dpfuse", "--interval", 0.1, first=patient) as running:
             address = address_of(running)
             assert address.startswith("http://127.0.0.1:")
             clock = get(f"{address}/v1/clock").json()
