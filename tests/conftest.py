@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import dpfuse
 from dpfuse.policy import Constants, Design, Structure, make_policy
@@ -21,7 +21,15 @@ from dpfuse.types import NOBODY, Guarantee, Trajectories
 jax.config.update("jax_platforms", "cpu")
 jax.config.update("jax_num_cpu_devices", 2)
 
-settings.register_profile("dpfuse", derandomize=True, deadline=None, max_examples=25, database=None)
+# How long it takes to draw examples is the machine's business.
+settings.register_profile(
+    "dpfuse",
+    derandomize=True,
+    deadline=None,
+    max_examples=25,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("dpfuse")
 
 ACCOUNTINGS = ("total", "individual")

@@ -60,7 +60,7 @@ def run_kills(where, published, num_kills, longest_s, seed):
         for kill in range(num_kills):
             before = published.stat().st_size
             writer = writers.start()
-            deadline = time.monotonic() + 30 * (kill % 2)
+            deadline = time.monotonic() + 120 * (kill % 2)
             while published.stat().st_size == before and time.monotonic() < deadline:
                 time.sleep(0.005)
             time.sleep(rng.uniform(0, longest_s))

@@ -17,6 +17,7 @@ import httpx
 from conftest import make_design
 from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify
 from dpfuse.runtime.tokens import Tokens, new_secret
+from wire import PATIENCE_S
 
 INTERVAL_S = 0.1
 SENSORS = range(30)
@@ -73,7 +74,7 @@ class Centre:
     def errors(self) -> str:
         return self._errors.read_text()
 
-    def wait(self, timeout_s: float = 60) -> int:
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """How it ended by itself."""
         code = self.process.wait(timeout_s)
         self.process.stdout.close()
@@ -121,7 +122,7 @@ class Client(threading.Thread):
 
     def __exit__(self, *_: object) -> None:
         self._is_over.set()
-        self.join(10)
+        self.join(PATIENCE_S)
 
 
 class Sensors(Client):
@@ -142,6 +143,8 @@ class Sensors(Client):
             for sensor in SENSORS
         ]
         answer = client.post("/v1/reports", json={"reports": reports})
+        if answer.status_code == 503:  # it stops, and comes back or does not
+            raise httpx.HTTPError(answer.json()["error"]["code"])
         assert answer.status_code == 202 and answer.json() == {"received": len(reports), "refused": []}
         self.num_sent += len(reports)
         self._is_over.wait(clock["closes_in_s"])

@@ -40,7 +40,7 @@ class Server:
         """Start, or start again after a kill; returns when it takes connections."""
         with open(self.log, "ab") as log:
             self._process = subprocess.Popen(self._command, user=self.user, cwd=self.folder, stdout=log, stderr=log)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 return psycopg.connect(self.url()).close()
@@ -64,7 +64,7 @@ class Server:
     def stop(self) -> None:
         """Stop as one should."""
         self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
-        self._process.wait(30)
+        self._process.wait(120)
 
     def remove(self) -> None:
         if self._process.poll() is None:

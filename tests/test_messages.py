@@ -249,20 +249,21 @@ class TestHub:
         number = hub.number
         threading.Timer(0.05, lambda: hub.publish([ledger.commit(4)])).start()
         start = time.monotonic()
-        hub.wait(number, 10)
-        assert time.monotonic() - start < 5 and hub.last_step("main") == 4
-        hub.wait(number, 10)  # it was published already
+        hub.wait(number, 120)
+        assert time.monotonic() - start < 60 and hub.last_step("main") == 4
+        hub.wait(number, 120)  # it was published already
         hub.wait(hub.number, 0.01)  # nothing comes
 
     def test_event_loops_that_wait_are_woken_and_nobody_else_is_held_up(self, hub, ledger):
         async def follow():
             number = hub.number
             threading.Timer(0.05, lambda: hub.publish([ledger.commit(4)])).start()
-            await asyncio.gather(*(hub.waited(number, 10) for _ in range(100)))
-            await hub.waited(number, 10)
             start = time.monotonic()
+            await asyncio.gather(*(hub.waited(number, 120) for _ in range(100)))
+            await hub.waited(number, 120)
+            assert time.monotonic() - start < 60
             await hub.waited(hub.number, 0.02)
-            assert time.monotonic() - start < 5 and hub._waiting == {}
+            assert hub._waiting == {}
 
         asyncio.run(follow())
         assert hub.last_step("main") == 4
@@ -271,6 +272,8 @@ class TestHub:
     def test_closing_wakes_everybody(self, hub):
         number = hub.number
         threading.Timer(0.05, hub.close).start()
-        hub.wait(number, 10)
+        start = time.monotonic()
+        hub.wait(number, 120)
         assert hub.is_closed
-        asyncio.run(hub.waited(hub.number, 10))
+        asyncio.run(hub.waited(hub.number, 120))
+        assert time.monotonic() - start < 60

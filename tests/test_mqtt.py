@@ -15,10 +15,11 @@ from paho.mqtt.properties import Properties
 from dpfuse import cli
 from dpfuse.runtime.broker import ESTIMATOR, write_broker
 from dpfuse.runtime.hub import Hub
+from dpfuse.runtime.ledger import public_rows
 from dpfuse.runtime.messages import MAX_REPORT
 from dpfuse.runtime.mqtt import Bridge
 from dpfuse.runtime.tokens import Tokens
-from wire import Broker, Recorder, address_of, command, events, following, rig, wait_for
+from wire import PATIENCE_S, Broker, Recorder, address_of, command, events, following, rig, wait_for
 
 TOKENS = Tokens(b"k" * 32)
 SENSORS = (7, 8)
@@ -145,7 +146,7 @@ class TestReports:
             bridge.start()
             wait_for(lambda: bridge.is_connected)
             send(seven, *report(7))
-            assert dead.wait(10)
+            assert dead.wait(PATIENCE_S)
             bridge._client._sock_close()  # as the kernel does for a process that died
             with bridged(broker, second, hub):
                 wait_for(lambda: second.got)
@@ -317,7 +318,7 @@ class TestReleases:
                     wait(number, timeout_s)
 
                 live.hub.wait = wait_and_end
-                bridge._publisher.join(10)
+                bridge._publisher.join(PATIENCE_S)
             wait_for(lambda: reader.got)
 
     def test_an_error_of_any_kind_is_told_by_its_type_and_publishing_goes_on(self, broker, tmp_path, caplog):
@@ -344,17 +345,19 @@ class TestReleases:
             with estimator(broker, "dpfuse/+/releases") as before:
                 wait_for(lambda: before.got)
             broker.kill()
-            start = time.monotonic()
             for _ in range(5):
-                live.tick()
-            assert time.monotonic() - start < 5
+                live.tick()  # and waits for nobody
             assert len(live.get("/v1/streams/main/releases").json()["releases"]) == 6
             wait_for(lambda: not bridge.is_connected)
             broker.start()
             with estimator(broker, "dpfuse/+/releases") as after, sensor(broker, 7) as seven:
                 wait_for(lambda: after.got and json.loads(after.got[-1].payload)["step"] == 6)
-                got = [message.payload for message in after.got]
-                assert got == [text for text in dict.fromkeys(got)]
+                # At least once: what left before the bridge had noticed may come twice.
+                got = list(dict.fromkeys(message.payload for message in after.got))
+                steps = [json.loads(payload)["step"] for payload in got]
+                assert steps == list(range(steps[0], 7))
+                answer = live.get(f"/v1/streams/main/releases?start={steps[0]}")
+                assert answer.content == b'{"releases":[%s]}' % b",".join(got)
                 send(seven, *report(7, live.centre.now))
                 live.tick()
                 wait_for(lambda: json.loads(after.got[-1].payload)["step"] == 7)
@@ -382,4 +385,6 @@ def test_a_whole_centre_goes_on_while_its_broker_is_killed(tmp_path, pytestconfi
                 wait_for(lambda: reader.got and json.loads(reader.got[-1].payload)["step"] > steps[-1])
             steps += [event["step"] for event in events(lines, 5)]
             assert process.stderr() == ""
-        assert len(set(steps)) == 25 and steps[-1] - steps[0] < 60
+        rows = [row.step for row in public_rows(tmp_path / "l.db")]
+        assert steps == rows[:25]
+        assert steps[-1] - steps[0] < 150  # it never waits for half a minute, as a connection that hangs would

@@ -77,7 +77,7 @@ class TestNoiseForOneStep:
             "os.wait()\n"
             "assert len(noise.take()) == 4\n"
         )
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
         assert "of another process" in out.stdout
 
 
@@ -152,7 +152,7 @@ class TestAddNoise:
             "is_child and os._exit(0)\n"
             "os.wait()\n"
         )
-        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+        out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
         draws = out.stdout.split("\n")[:2]
         assert len(set(draws)) == len(draws) == 2
 

@@ -23,7 +23,7 @@ from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.page import feed as feed_module
 from dpfuse.runtime.tokens import Tokens, new_secret
 from parts import needs
-from wire import SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
+from wire import PATIENCE_S, SECRET, Watch, address_of, command, events, following, rig, serving, wait_for
 
 FLAGS = [
     "--no-sandbox",
@@ -85,7 +85,7 @@ class TestFeed:
         with rig(tmp_path) as live, serving(live.app) as address, following(address, path="feed") as lines:
             assert [event["state"] for event in events(lines, 3)] == ["running"] * 3
             live.watch.state = "over"
-            assert "over" in [event["state"] for event in events(lines, 3)]
+            wait_for(lambda: events(lines, 1)[0]["state"] == "over")  # after those that were on their way
 
     def test_a_replay_also_tells_what_is_nobodys(self, tmp_path):
         with rig(tmp_path, replay=True) as live, serving(live.app) as address:
@@ -164,7 +164,7 @@ def browser():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS, timeout=1000 * PATIENCE_S)
         yield chromium
         chromium.close()
 
@@ -176,6 +176,8 @@ def visit(browser):
 
     def open_page(address, *, can_break_off=False, viewport=WIDE, **options):
         context = browser.new_context(viewport=viewport, **options)
+        context.set_default_timeout(1000 * PATIENCE_S)
+        context.add_init_script(NOTE_STATES)
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: troubles.append(f"error: {error}"))
@@ -215,7 +217,7 @@ def centre_at(folder, design, port=0, streams=("main",), **options):
     finally:
         hub.close()
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
         listener.close()
         ledger.close()
 
@@ -238,7 +240,20 @@ def at_step(page, step):
 
 
 def in_state(page, state):
-    page.wait_for_selector(f"body[data-state='{state}']")
+    """Waits until the page comes to it, after those that were waited for before; it may have left it again since.
+
+    A page is live for two seconds after a release, and on a busy machine nobody may look in time.
+    """
+    wait_for(lambda: page.evaluate(TAKE_STATE, state))
+
+
+# What state a page says it is in, again and again.
+NOTE_STATES = """
+  window.states = [];
+  new MutationObserver(() => window.states.push(document.body.dataset.state))
+    .observe(document, { subtree: true, attributeFilter: ["data-state"] });
+"""
+TAKE_STATE = "state => window.states.splice(0, window.states.indexOf(state) + 1).length > 0"
 
 
 def number_in(page, name):
@@ -376,6 +391,7 @@ class TestStates:
             watch.state = "over"
             in_state(page, "over")
             assert "has made its 2 releases" in page.text_content("#notice")
+            page.context.close()  # before the centre is gone, or it would look for it
 
     def test_a_budget_that_is_spent_says_so(self, tmp_path, visit):
         design = make_design("total", horizon=6)
@@ -386,6 +402,7 @@ class TestStates:
             in_state(page, "spent")
             assert "as noise alone" in page.text_content("#notice")
             assert number_in(page, "budget") < 1e-3
+            page.context.close()
 
     def test_a_centre_that_failed_says_so_when_it_is_gone(self, tmp_path, endless, visit):
         with centre_at(tmp_path, endless) as watch:
@@ -515,7 +532,7 @@ def test_a_request_to_elsewhere_would_be_refused_and_seen(watch, browser):
     page.goto(watch.address)
     answer = page.evaluate("fetch('http://127.0.0.1:9/').then(() => 'it went', () => 'refused')")
     assert answer == "refused"
-    assert any("Content Security Policy" in text for text in refused)
+    wait_for(lambda: page.title() and any("Content Security Policy" in text for text in refused))
     context.close()
 
 

@@ -16,6 +16,7 @@ import dpfuse
 from conftest import make_design
 from dpfuse.errors import LedgerRefused
 from dpfuse.runtime import Ticker, ticker
+from wire import wait_for
 
 INTERVAL, DELAY = 0.2, 0.1
 
@@ -352,9 +353,9 @@ def test_in_real_time(real, monkeypatch):
     published = []
     with Ticker(real, lambda many: published.append((time.monotonic(), many)), 0.1) as own:
         start = own._start_s
-        own.join(1.05)
+        wait_for(lambda: len(published) >= 4)
         assert own.state == "running"
-    assert own.state == "stopped" and len(published) >= 4
+    assert own.state == "stopped"
     for moment, many in published:
         assert all(moment >= start + 0.1 * (one.row.step - 1) + 0.05 for one in many)
     rows = [one.row for _, many in published for one in many]
@@ -369,29 +370,40 @@ def test_no_step_has_to_compile_anything(real, num_traces):
     assert own.state == "stopped" and real.now > 1 and num_traces() == before
 
 
-def offsets(centre, num_pairs, seed):
-    """How long after its fixed moment each release left, in pairs of steps: one sensor more in the first of a pair.
+def in_pairs(times, has_more, latest):
+    """The times of pairs of steps, that of the fuller one first; `has_more` says of the first step whether it is that.
 
-    Which step of a pair comes first is a coin's choice. It is the 65th, for which the centre takes a second turn.
+    Where a busy machine had a step skipped or late, its pair is left out: what is claimed is that work which is done
+    in time leaves no trace.
     """
-    more = (np.random.default_rng(seed).random(num_pairs) < 0.5)[:, None] ^ [True, False]
-    crowd = {sensor: [0.5, 0.5] for sensor in range(64)}
-    left, first = {}, centre.now
+    pairs = [[times.get(step + 1 - is_fuller), times.get(step + is_fuller)] for step, is_fuller in has_more.items()]
+    pairs = np.array(pairs, float).reshape(-1, 2)
+    return pairs[(pairs < latest).all(1)]
+
+
+def offsets(centre, num_pairs, seed):
+    """How long after its fixed moment each release left, in so many pairs of steps: one sensor more in one of them.
+
+    In which is a coin's choice. It is the 65th, for which the centre takes a second turn.
+    """
+    coin, left, has_more = np.random.default_rng(seed), {}, {}
 
     def publish(many):
         moment = time.monotonic()
-        left.update({one.row.step - first: moment - own._closes_at(one.row.step) - own.delay_s for one in many})
+        left.update({one.row.step: moment - own._closes_at(one.row.step) - own.delay_s for one in many})
 
     own = Ticker(centre, publish, 0.06, 0.055)
     with own:
-        for step, has_more in enumerate(more.ravel()):
-            for sensor, values in (crowd | ({64: [0.5, 0.5]} if has_more else {})).items():
-                centre.receive("main", sensor, first + step, values)
-            while centre.now <= first + step:
-                time.sleep(0.002)
-    pairs = np.array([left.get(step, np.nan) for step in range(2 * num_pairs)]).reshape(-1, 2)
-    pairs = np.where(more[:, :1], pairs, pairs[:, ::-1])
-    return pairs[np.isfinite(pairs).all(1)]
+        while len(pairs := in_pairs(left, has_more, own.interval_s)) < num_pairs:
+            assert len(has_more) < 10 * num_pairs and own.state == "running"
+            step = own.clock()["step"]
+            has_more[step] = is_fuller = int(coin.integers(2))
+            for number, num_sensors in ((step, 64 + is_fuller), (step + 1, 65 - is_fuller)):
+                for sensor in range(num_sensors):
+                    centre.receive("main", sensor, number, [0.5, 0.5])
+                while centre.now <= number:
+                    time.sleep(0.002)
+    return pairs
 
 
 def can_be_told_apart(pairs, false_alarms=1e-6):
@@ -420,7 +432,7 @@ def test_one_sensor_more_cannot_be_told_from_the_times_of_the_releases(real, mon
     for _ in range(3):
         real.step({sensor: [0.5, 0.5] for sensor in range(65)})
     pairs = offsets(real, 250, seed=1)
-    assert len(pairs) > 200 and (pairs >= 0).all()
+    assert (pairs >= 0).all()
     assert not can_be_told_apart(pairs)
     monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
     assert can_be_told_apart(offsets(real, 250, seed=2))

@@ -30,6 +30,8 @@ from parts import needs
 
 SECRET = b"k" * 32
 JSON = {"content-type": "application/json"}
+# Whoever waits, waits for something that happens: so long that no busy machine fails a test, and one that hangs does.
+PATIENCE_S = 120.0
 
 
 class Watch:
@@ -123,12 +125,12 @@ def serving(app, **options):
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(PATIENCE_S)
         listener.close()
 
 
 @contextmanager
-def following(address, stream="main", path="releases/events", timeout_s=20.0, **options):
+def following(address, stream="main", path="releases/events", timeout_s=PATIENCE_S, **options):
     """The lines of a stream of events, as they come."""
     with httpx.Client(trust_env=False, timeout=timeout_s) as client:
         with client.stream("GET", f"{address}/v1/streams/{stream}/{path}", **options) as answer:
@@ -146,7 +148,7 @@ def events(lines, count):
     return found
 
 
-def wait_for(condition, timeout_s=20.0):
+def wait_for(condition, timeout_s=PATIENCE_S):
     end = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen in time"
@@ -221,6 +223,6 @@ def command(*arguments, folder, cache=None, first=""):
 
 def address_of(running):
     """Waits until the centre says where it is."""
-    wait_for(lambda: "\n" in running.stdout() or running.process.poll() is not None, 60)
+    wait_for(lambda: "\n" in running.stdout() or running.process.poll() is not None)
     assert running.process.poll() is None, running.stderr()
     return running.stdout().strip()
