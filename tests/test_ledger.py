@@ -27,9 +27,9 @@ from dpfuse import cli
 from dpfuse.errors import LedgerRefused, MissingExtra
 from dpfuse.policy import ExactStep
 from dpfuse.runtime import Entry, Ledger
-from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify
+from dpfuse.runtime.ledger import create_ledger, open_ledger, public_rows, verify, writer
 from dpfuse.runtime.ledger.debits import debits_of
-from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms
+from ledger_contract import STREAMS, LedgerContract, charge, entry, make_terms, spent
 from ledger_kills import check_published, run_kills
 from parts import mounted
 
@@ -235,6 +235,79 @@ def test_debits_of_several_streams_add_up(streams):
     assert found.total == sum(found.costs.tolist())
 
 
+class TestDebitsApart:
+    """Debits stand beside their release first, and are added to the accounts later, all together."""
+
+    @pytest.fixture
+    def stopped(self, place):
+        """A ledger whose writer was gone before anything was added to the accounts, and what was spent."""
+        design = make_terms("individual")
+        ledger = place.create(design, STREAMS)
+        for step in (1, 2, 3):
+            ledger.commit([entry(ledger, step, stream, 0.01 * step) for stream in STREAMS])
+        expected = spent(ledger)
+        ledger._let_go_of_all()  # as a process that dies does
+        return place.path, design, expected
+
+    def num_rows(self, path, *tables):
+        connection = apsw.Connection(str(path))
+        return [connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables]
+
+    def test_what_a_dead_writer_left_counts(self, stopped):
+        path, design, expected = stopped
+        assert self.num_rows(path, "accounts", "debits") == [0, 3]
+        assert verify(path).number == 3
+        for is_full_check in (False, True):
+            with Ledger.open(path, design, is_full_check=is_full_check) as ledger:
+                assert spent(ledger) == expected and len(expected) == 3
+                assert self.num_rows(path, "accounts", "debits") == [3, 0]
+
+    def test_they_are_added_up_now_and_then_and_at_the_end(self, stopped, monkeypatch):
+        path, design, expected = stopped
+        monkeypatch.setattr(writer, "_COMMITS_APART", 2)
+        with Ledger.open(path, design) as ledger:
+            left = []
+            for step in range(4, 9):
+                ledger.commit([entry(ledger, step)])
+                ledger.tidy()
+                left += self.num_rows(path, "debits")
+                assert verify(path).number == step
+            assert left == [1, 0, 1, 0, 1]
+            last = spent(ledger)
+        assert self.num_rows(path, "debits") == [0]
+        with Ledger.open(path, design) as ledger:
+            assert spent(ledger) == last and all(last[sensor] > expected[sensor] for sensor in expected)
+
+    def test_what_is_apart_counts_towards_the_budget(self, place):
+        """Two steps, each charged to accounts of its own, of which either would fit and not both."""
+        with place.create(make_terms("individual"), STREAMS) as ledger:
+            mechanism = ledger.terms.mechanism
+            one, other = (mechanism.charge(mechanism.open_accounts(), 1.0, [7], [[0.08, 0.0]]) for _ in range(2))
+            ledger.commit([Entry("north", 1, one, [7])])
+            with pytest.raises(LedgerRefused, match="a debit does not fit its account"):
+                ledger.commit([Entry("north", 2, other, [7])])
+        assert verify(place.path).number == 1
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "DELETE FROM debits WHERE commit_number = 2",
+            "UPDATE debits SET costs = sensors WHERE commit_number = 2",
+            "UPDATE debits SET costs = x'00' WHERE commit_number = 2",
+            "UPDATE debits SET costs = x'' WHERE commit_number = 2",
+            "UPDATE debits SET sensors = zeroblob(24), costs = costs WHERE commit_number = 2",
+            "UPDATE debits SET costs = (SELECT costs FROM debits WHERE commit_number = 1) WHERE commit_number = 2",
+        ],
+    )
+    def test_one_that_was_changed_or_removed_is_found(self, stopped, statement):
+        path, design, _ = stopped
+        edit(path, statement)
+        for look in (lambda: verify(path), lambda: Ledger.open(path, design)):
+            with pytest.raises(LedgerRefused, match="accounts do not|passed the budget") as caught:
+                look()
+            assert str(2**63 - 1) not in str(caught.value)
+
+
 class TestFilesThatAreNotAsTheyWere:
     def test_missing(self, kept):
         path, design = kept
@@ -309,8 +382,8 @@ class TestFilesThatAreNotAsTheyWere:
 
     def test_of_a_newer_version(self, kept):
         path, design = kept
-        edit(path, "PRAGMA user_version = 2")
-        refused(path, design, "has ledger version 2, this dpfuse reads 1; use the dpfuse that wrote it")
+        edit(path, "PRAGMA user_version = 3")
+        refused(path, design, "has ledger version 3, this dpfuse reads 2; use the dpfuse that wrote it")
 
     def test_something_else(self, kept):
         path, design = kept
@@ -484,6 +557,7 @@ def test_no_error_shows_anything_private(place):
     errors += [repr(ledger), repr(charged)]
     shown = CliRunner().invoke(cli.app, ["ledger", "show", str(place.path)]).output
     rows = CliRunner().invoke(cli.app, ["ledger", "show", str(place.path), "--rows"]).output
+    place.open(make_terms("individual")).close()
     edit(place.path, f"UPDATE accounts SET spent = 1 WHERE sensor = {CANARY}")
     with pytest.raises(LedgerRefused) as caught:
         verify(place.path)

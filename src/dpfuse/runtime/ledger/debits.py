@@ -12,6 +12,7 @@ from dpfuse.errors import BudgetExceeded
 from dpfuse.privacy.budget import Integers, as_ids
 from dpfuse.runtime.ledger.rows import Entry, Terms
 
+_ENTRY = np.dtype("<i8")
 # More than any budget, see `Guarantee`.
 _TOO_MUCH = 2**62
 
@@ -26,6 +27,20 @@ class Debits(NamedTuple):
 
     sensors: Integers
     costs: Integers
+
+    @classmethod
+    def from_bytes(cls, sensors: bytes, costs: bytes) -> Debits:
+        """The inverse of `to_bytes`; ValueError if it is not."""
+        debits = cls(*(np.frombuffer(part, _ENTRY).astype(np.int64) for part in (sensors, costs)))
+        is_ascending = (debits.sensors >= 0).all() and (np.diff(debits.sensors) > 0).all()
+        if debits.sensors.shape != debits.costs.shape or not is_ascending or not (debits.costs > 0).all():
+            raise ValueError("no debits")
+        return debits
+
+    def to_bytes(self) -> tuple[bytes, bytes]:
+        """Sensors and costs as they are stored: 8 bytes each, little-endian."""
+        sensors, costs = (part.astype(_ENTRY, copy=False).tobytes() for part in self)
+        return sensors, costs
 
     @property
     def total(self) -> int:

@@ -244,6 +244,10 @@ class PostgresLedger(Ledger):
     def __repr__(self) -> str:
         return f"PostgresLedger({str(self._address)!r}, {len(self.streams)} streams, {self._audit.number} commits)"
 
+    def _spent(self) -> dict[int, int]:
+        with self._stopping():
+            return dict(self._session.execute("SELECT sensor, spent FROM accounts WHERE spent > 0").fetchall())
+
     def _lock(self, sensors: list[int]) -> dict[int, int]:
         """Begin a transaction that holds these accounts, and tell what each has spent."""
         self._let_go()

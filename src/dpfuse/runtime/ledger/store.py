@@ -17,7 +17,7 @@ from dpfuse.runtime.ledger.rows import Terms
 if TYPE_CHECKING:
     from apsw import Connection
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
 
@@ -39,14 +39,17 @@ CREATE TABLE releases (
     PRIMARY KEY (step, stream)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE accounts (
-    sensor INTEGER PRIMARY KEY CHECK (sensor >= 0),
+    sensor INTEGER NOT NULL UNIQUE CHECK (sensor >= 0),
     spent INTEGER NOT NULL CHECK (spent BETWEEN 0 AND {budget})
 ) STRICT;
+CREATE TABLE debits (commit_number INTEGER PRIMARY KEY, sensors BLOB NOT NULL, costs BLOB NOT NULL) STRICT;
 CREATE TRIGGER releases_only_follow BEFORE INSERT ON releases
     WHEN EXISTS (SELECT 1 FROM releases WHERE step > new.step AND stream = new.stream)
     BEGIN SELECT RAISE(ABORT, 'a step is behind the last one'); END;
 CREATE TRIGGER accounts_only_grow BEFORE UPDATE ON accounts WHEN new.spent < old.spent OR new.sensor <> old.sensor
     BEGIN SELECT RAISE(ABORT, 'there are no refunds'); END;
+CREATE TRIGGER debits_stay_as_they_are BEFORE UPDATE ON debits
+    BEGIN SELECT RAISE(ABORT, 'debits are not changed'); END;
 CREATE TRIGGER accounts_stay BEFORE DELETE ON accounts BEGIN SELECT RAISE(ABORT, 'accounts are kept'); END;
 """
 _APPEND_ONLY = """

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from numpy.typing import ArrayLike
 
@@ -16,6 +16,7 @@ from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
 from dpfuse.privacy.noise import Noise
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check
+from dpfuse.runtime.ledger.balances import Balances
 from dpfuse.runtime.ledger.debits import NO_DEBITS, Debits, check_entries, check_undrawn, debits_of, left_after
 from dpfuse.runtime.ledger.head import Head, HeadFile, head_path, read_head
 from dpfuse.runtime.ledger.rows import Entry, Row, Terms, next_tip, to_bytes
@@ -28,14 +29,8 @@ if TYPE_CHECKING:
     from dpfuse.runtime.ledger.postgres_store import Address
 
 _ROWS_AT_ONCE = 1000
-# One statement for all debits: one for each would take three times as long. The costs come from a table in memory, as
-# arrays cannot be joined; its rows are numbered as those of an array are, from 1 on.
-_COSTS = "DELETE FROM temp.costs; INSERT INTO temp.costs SELECT value FROM carray(?)"
-_DEBIT = """
-INSERT INTO accounts SELECT payer.value, costs.cost FROM carray(?) AS payer
-    JOIN temp.costs AS costs ON costs.rowid = payer.rowid WHERE true
-    ON CONFLICT (sensor) DO UPDATE SET spent = spent + excluded.spent
-"""
+# Commits after which their debits are added to the accounts, all together.
+_COMMITS_APART = 128
 _INSERT = f"INSERT INTO releases ({COLUMNS}, commit_number) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -63,11 +58,19 @@ class Ledger:
           kept elsewhere, shows all others.
     """
 
-    def __init__(self, path: Path | Address, head: HeadFile, connection: Connection, audit: Audit) -> None:
+    def __init__(
+        self,
+        path: Path | Address,
+        head: HeadFile,
+        connection: Connection,
+        audit: Audit,
+        balances: Balances | None = None,
+    ) -> None:
         """Use `create` or `open`."""
         self.path, self.terms = path, audit.terms
         self._head, self._connection, self._audit = head, connection, audit
         self._mechanism = self.terms.mechanism
+        self._balances, self._num_apart = balances, 0
         self._shared: IndividualFilter | None = None
         self._process = os.getpid()
         self._is_open = True
@@ -118,7 +121,9 @@ class Ledger:
             if terms != Terms.of(design, terms.streams, terms.ledger_id):
                 raise LedgerRefused(f"{path} belongs to another design; open it with that one, or create a new ledger")
             audit = check(connection, path, terms, read_head(head.path), is_full=is_full_check)
-            connection.execute("CREATE TEMP TABLE costs (cost INTEGER)")
+            balances = None if terms.is_total else Balances.read(connection, path, terms.mechanism.budget)
+            if balances is not None:
+                balances.write(connection, path)
             # What a crash or a failed sync left in the log is written to the file, and synced, before it is published.
             connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_FULL)
             head.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
@@ -126,7 +131,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        return cls(path, head, connection, audit)
+        return cls(path, head, connection, audit, balances)
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -151,10 +156,7 @@ class Ledger:
         if left is not None:
             return TotalFilter(self._mechanism.budget, self._mechanism.budget - left)
         if self._shared is None:
-            with self._stopping():
-                query = "SELECT sensor, spent FROM accounts WHERE spent > 0"
-                spent: dict[Any, Any] = dict(self._connection.execute(query))
-            self._shared = IndividualFilter(self._mechanism.budget, self._mechanism.factor, spent)
+            self._shared = IndividualFilter(self._mechanism.budget, self._mechanism.factor, self._spent())
         return self._shared
 
     def refresh(self, ids: ArrayLike) -> None:
@@ -208,10 +210,10 @@ class Ledger:
         """The one transaction: all that is in here is durable when it returns, or never was."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._check_alone()
-        if len(debits.sensors):
-            self._debit(debits)
-        rows = self._draw(entries, left, noise)
         number = self._audit.number + 1
+        if len(debits.sensors):
+            self._debit(number, debits)
+        rows = self._draw(entries, left, noise)
         tip = next_tip(self._audit.tip, number, rows)
         self._connection.execute("INSERT INTO commits VALUES (?, ?, ?)", (number, tip, str(debits.total)))
         self._connection.executemany(_INSERT, [(*row, number) for row in rows])
@@ -220,13 +222,26 @@ class Ledger:
         return rows
 
     def tidy(self) -> None:
-        """Write what is in the log to the database file, which a commit does now and then if nobody does before."""
+        """Write what is in the log to the database file, and now and then add what was debited to the accounts."""
         self._check_open()
         with self._stopping():
+            if self._num_apart >= _COMMITS_APART:
+                self._write_balances()
             self._connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_PASSIVE)
 
     def close(self) -> None:
         """Let go of file and lock; the ledger may then be opened again, here or elsewhere."""
+        if self._is_open and os.getpid() == self._process:
+            with suppress(LedgerRefused), self._stopping():  # to open it again does it too
+                self._write_balances()
+        self._let_go_of_all()
+
+    def _write_balances(self) -> None:
+        if self._balances is not None and self._num_apart:
+            self._balances.write(self._connection, self.path)
+            self._num_apart = 0
+
+    def _let_go_of_all(self) -> None:
         if self._is_open:
             self._is_open = False
             if os.getpid() == self._process:  # a child has no business with its parent's connection
@@ -268,20 +283,20 @@ class Ledger:
         left = self._audit.streams[entry.stream].budget_left
         return None if left is None else left_after(entry, left, self._mechanism.factor)
 
-    def _debit(self, debits: Debits) -> None:
-        """Add to the accounts; the table takes none past the budget, and two budgets fit 63 bits."""
-        try:
-            if debits.costs.max() <= self._mechanism.budget:
-                self._connection.execute(_COSTS, (sqlite().carray(debits.costs),))
-                self._connection.execute(_DEBIT, (sqlite().carray(debits.sensors),))
-                if self._connection.changes() == len(debits.sensors):
-                    return
-        except sqlite().ConstraintError:
-            pass
-        raise LedgerRefused(
-            f"{self.path}: a debit does not fit its account, so the step was charged to other accounts than the "
-            f"ledger's; open the ledger again and take `accounts` from it"
-        )
+    def _spent(self) -> dict[int, int]:
+        """What each sensor has spent. Private."""
+        assert self._balances is not None  # individual accounting
+        return self._balances.spent()
+
+    def _debit(self, number: int, debits: Debits) -> None:
+        assert self._balances is not None
+        if not self._balances.debit(debits):
+            raise LedgerRefused(
+                f"{self.path}: a debit does not fit its account, so the step was charged to other accounts than the "
+                f"ledger's; open the ledger again and take `accounts` from it"
+            )
+        self._connection.execute("INSERT INTO debits VALUES (?, ?, ?)", (number, *debits.to_bytes()))
+        self._num_apart += 1
 
     def _check_alone(self) -> None:
         if self._connection.execute("SELECT max(number) FROM commits").fetchall() != [(self._audit.number or None,)]:
@@ -314,8 +329,8 @@ class Ledger:
                 yield
             except sqlite().IOError:  # the system knows more
                 number = self._connection.system_errno
-                self.close()
+                self._let_go_of_all()
                 raise OSError(number, "in SQLite") from None
             except BaseException:
-                self.close()
+                self._let_go_of_all()
                 raise
