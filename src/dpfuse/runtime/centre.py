@@ -204,7 +204,9 @@ class FusionCentre:
         noise = ahead.noise or self._draw_noise()
         block = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(block[1])
-        proposed = join([*ahead.proposed, self._step.propose(self._carry, *block)])
+        if len(block[1]) or not ahead.proposed:
+            ahead.proposed.append(self._step.propose(self._carry, *block))
+        proposed = join(ahead.proposed)
         self._carry, many = self._step.charge(self._carry, proposed)
         own_ids = split_by_stream(proposed.sensors, proposed.stream, len(self.streams))
         entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]

@@ -115,6 +115,7 @@ class Ticker:
             self.state = "failed"
             self._on_error(error)
         finally:
+            gc.enable()
             self._centre.keep_time(None)
             self._has_begun.set()
 
@@ -128,7 +129,9 @@ class Ticker:
             if time.monotonic() >= self._leaves_at(step):
                 self._centre.skip()
                 continue
+            gc.disable()  # Python looks for what nobody needs between steps, not during one
             due = self._centre.tick()
+            gc.enable()
             done_at = time.monotonic()
             self.last_latency_s = done_at - self._closes_at(step)
             num_late = max(0, math.ceil((done_at - self._leaves_at(step)) / self.interval_s))
