@@ -14,7 +14,7 @@ import numpy as np
 
 from dpfuse.privacy import make_noise
 from dpfuse.runtime import Entry
-from dpfuse.runtime.ledger import open_ledger
+from dpfuse.runtime.ledger import open_ledger, writer
 from dpfuse.runtime.ledger.postgres_store import is_address
 from ledger_kills import DESIGN
 
@@ -43,9 +43,11 @@ def write_for_ever(where: str, published: str, *streams: str) -> None:
                 entries.append(Entry(stream, step, mechanism.charge(ledger.accounts(stream), 1.0, IDS, values), IDS))
             for row in ledger.commit(entries):
                 publish(file, row)
+            ledger.tidy()
 
 
 def main() -> None:
+    writer._COMMITS_APART = 3  # so that many are killed while debits are added to the accounts
     for streams in (1, 2):
         make_noise(2 * streams)  # loads OpenDP once, for all children; the drivers of databases too
     import_module("psycopg" if is_address(sys.argv[1]) else "apsw")

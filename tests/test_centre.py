@@ -251,6 +251,25 @@ class TestReceiving:
         assert ahead == plain
         assert len(plain[0]) == NUM_STEPS and all(any(row) for row in plain[0][0].values())
 
+    def test_of_blocks_and_single_reports_the_first_counts(self, individual, open_centre):
+        def added(name, is_block_first, is_ahead):
+            centre = open_centre(individual, name)
+            sends = [
+                lambda: centre.receive_many([0, 0], [3, 4], 1, [[0.5, 0.5], [0.1, 0.2]]),
+                lambda: centre.receive("main", 3, 1, [-0.5, 0.3]),
+            ]
+            with held_releases() as steps:
+                for send in sends if is_block_first else sends[::-1]:
+                    send()
+                    if is_ahead:
+                        centre.work_ahead()
+                centre.tick()
+            return steps[0]
+
+        first, second = (added(f"{is_first}.db", is_first, False) for is_first in (True, False))
+        assert first[0, 3] != second[0, 3] and first[0, 4] == second[0, 4]
+        assert added("ahead.db", True, True) == first and added("ahead2.db", False, True) == second
+
     def test_what_was_worked_on_ahead_goes_with_a_step_that_is_skipped(self, individual, open_centre):
         centre = open_centre(individual)
         with held_releases() as steps:

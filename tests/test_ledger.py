@@ -136,7 +136,7 @@ class TestVerify:
         with place.create(design, STREAMS) as ledger:
             ledger.commit([entry(ledger, 1)])
         edit(place.path, statement)
-        refused(place.path, design, "accounts do not add up to what was debited")
+        refused(place.path, design, "the accounts do not (add up to|hold) what was debited")
 
     def test_a_chain_made_anew_is_found_by_the_head(self, kept):
         """Whoever rewrites every hash cannot come to the tip that the head file holds."""
@@ -275,6 +275,13 @@ class TestDebitsApart:
             assert left == [1, 0, 1, 0, 1]
             last = spent(ledger)
         assert self.num_rows(path, "debits") == [0]
+        with Ledger.open(path, design) as ledger:  # by somebody who never tidies up
+            for step in range(9, 40):
+                ledger.commit([entry(ledger, step, weight=1e-4)])
+                left += self.num_rows(path, "debits")
+            assert max(left) == 16 and left[-1] < 16
+            last = spent(ledger)
+        assert self.num_rows(path, "debits") == [0]
         with Ledger.open(path, design) as ledger:
             assert spent(ledger) == last and all(last[sensor] > expected[sensor] for sensor in expected)
 
@@ -296,6 +303,7 @@ class TestDebitsApart:
             "UPDATE debits SET costs = x'00' WHERE commit_number = 2",
             "UPDATE debits SET costs = x'' WHERE commit_number = 2",
             "UPDATE debits SET sensors = zeroblob(24), costs = costs WHERE commit_number = 2",
+            "UPDATE debits SET commit_number = 9 WHERE commit_number = 2",
             "UPDATE debits SET costs = (SELECT costs FROM debits WHERE commit_number = 1) WHERE commit_number = 2",
         ],
     )
@@ -306,6 +314,35 @@ class TestDebitsApart:
             with pytest.raises(LedgerRefused, match="accounts do not|passed the budget") as caught:
                 look()
             assert str(2**63 - 1) not in str(caught.value)
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "UPDATE accounts SET sensor = 7",
+            "UPDATE accounts SET number = number + 1 WHERE number = 2",
+            "UPDATE accounts SET number = number - 1 WHERE number = 0",
+            "INSERT INTO accounts VALUES (3, 7, 0)",
+        ],
+    )
+    def test_accounts_that_are_not_each_of_one_sensor_are_refused(self, stopped, statement):
+        path, design, _ = stopped
+        Ledger.open(path, design).close()
+        edit(path, statement)
+        for is_full_check in (True, False):
+            with pytest.raises(LedgerRefused, match="accounts do not hold what was debited"):
+                Ledger.open(path, design, is_full_check=is_full_check)
+
+    def test_nothing_is_added_up_beside_another_writer(self, stopped):
+        """Who got around the lock: what it debited stays, and this one stops."""
+        path, design, _ = stopped
+        ledger = Ledger.open(path, design)
+        ledger.commit([entry(ledger, 4)])
+        edit(path, "INSERT INTO commits SELECT number + 1, tip, debited FROM commits WHERE number = 4")
+        edit(path, "INSERT INTO debits SELECT commit_number + 1, sensors, costs FROM debits")
+        with pytest.raises(LedgerRefused, match="was written to by somebody else"):
+            ledger._num_apart = 99
+            ledger.tidy()
+        assert self.num_rows(path, "debits") == [2]
 
 
 class TestFilesThatAreNotAsTheyWere:

@@ -11,8 +11,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from dpfuse.privacy import GRID, Noise, add_noise, make_noise
+from dpfuse.privacy import GRID, Mechanism, Noise, add_noise, make_noise
 from dpfuse.privacy import noise as noise_module
+from dpfuse.types import Guarantee
 
 LARGEST = 2**63 - 1
 
@@ -31,6 +32,16 @@ class TestNoiseForOneStep:
         assert add_noise(np.array([1, -2]), Noise(2)).tolist() == [8, 5]
         with pytest.raises(ValueError, match="noise must have 3 coordinates, as many as the sum, got 2"):
             add_noise(np.zeros(3, np.int64), Noise(2))
+
+    def test_noise_that_may_not_be_used_costs_no_step(self):
+        guarantee = Guarantee(order=2.0, budget=1.0, adjacency="remove-one", accounting="total")
+        mechanism = Mechanism(guarantee, "ball", 2)
+        charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.5, 0.0]])
+        (used := Noise(2)).take()
+        for wrong in (used, Noise(3)):
+            with pytest.raises((RuntimeError, ValueError), match="noise"):
+                mechanism.draw_many([charged], wrong)
+        assert mechanism.draw(charged).value.shape == (2,)
 
     @pytest.mark.parametrize("drawn", [7, -7, LARGEST, -LARGEST - 1, 0])
     def test_saturates_to_the_last_integer(self, monkeypatch, drawn):

@@ -258,9 +258,9 @@ def clear_rows(rows: Integers, keep: NDArray[np.bool_]) -> Integers:
 
 def all_entries(entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Whether all entries of a row hold, shape (...): few long columns take a fraction of the time of long rows."""
-    result = entries[..., 0]
-    for number in range(1, entries.shape[-1]):
-        result = result & entries[..., number]
+    result = np.ones(entries.shape[:-1], bool)
+    for number in range(entries.shape[-1]):
+        result &= entries[..., number]
     return result
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -39,23 +40,29 @@ class Noise:
 
     def __init__(self, size: int) -> None:
         self.size = _check.is_count("size", size)
-        self._process = os.getpid()
-        self._is_taken = False
+        self._process, self._lock, self._is_taken = os.getpid(), threading.Lock(), False
         self._parts: list[tuple[int, Future[Integers] | None]] = [(size, None)]
         if size > _PART:
             sizes = (min(_PART, size - first) for first in range(0, size, _PART))
             self._parts = [(part, _other_thread(self._process).submit(_draw, part)) for part in sizes]
 
-    def take(self) -> Integers:
-        """The noise, shape (size,), once."""
+    def check(self, size: int) -> None:
+        """Raise if this is not noise for so many coordinates that may still be used, here."""
+        if size != self.size:
+            raise ValueError(f"noise must have {size} coordinates, as many as the sum, got {self.size}")
         if os.getpid() != self._process:
             raise RuntimeError("this noise is of another process, which may use it; draw noise where it is used")
         if self._is_taken:
             raise RuntimeError("this noise was used already; noise that is added twice can be subtracted")
-        self._is_taken = True
+
+    def take(self) -> Integers:
+        """The noise, shape (size,), once."""
+        with self._lock:
+            self.check(self.size)
+            self._is_taken = True
+            parts, self._parts = self._parts, []
         # From the end: what the other thread has not begun is drawn here.
-        drawn = [_draw(size) if part is None or part.cancel() else part.result() for size, part in self._parts[::-1]]
-        self._parts.clear()
+        drawn = [_draw(size) if part is None or part.cancel() else part.result() for size, part in parts[::-1]]
         return np.concatenate(drawn[::-1])
 
     def __repr__(self) -> str:
@@ -76,9 +83,9 @@ def add_noise(exact_sum: Integers, noise: Noise | None = None) -> Integers:
     """
     if exact_sum.ndim != 1 or exact_sum.dtype != np.int64 or not len(exact_sum):
         raise ValueError(f"the sum must be int64 of shape (d,), got {exact_sum.dtype} of {exact_sum.shape}")
-    if noise is not None and noise.size != len(exact_sum):
-        raise ValueError(f"noise must have {len(exact_sum)} coordinates, as many as the sum, got {noise.size}")
-    drawn = (noise or Noise(len(exact_sum))).take()
+    noise = noise or Noise(len(exact_sum))
+    noise.check(len(exact_sum))
+    drawn = noise.take()
     # The sum is first kept as far from the ends of int64 as the noise is long: then nothing wraps.
     low, high = -_LARGEST - 1 - np.minimum(drawn, 0), _LARGEST - np.maximum(drawn, 0)
     return np.clip(exact_sum, low, high) + drawn

@@ -211,7 +211,7 @@ class Mechanism:
         return self.draw_many([charged])[0]
 
     def draw_many(self, many: Sequence[Charged], noise: Noise | None = None) -> list[Release]:
-        """Add noise of its own to each of several streams' steps; one call of OpenDP takes a fifth of the time.
+        """Add noise of its own to each of several streams' steps.
 
         Args:
             noise: for all of them, one stream after the other; None draws it now.
@@ -221,9 +221,11 @@ class Mechanism:
             raise ValueError("many must hold each step once")
         if wrong := {charged.undrawn().shape for charged in many} - {(self.dimension,)}:
             raise ValueError(f"the sum must have shape ({self.dimension},), got {max(wrong)}")
-        sums = [charged.take() for charged in many]
-        if not sums:
+        if not many:
             return []
+        if noise is not None:
+            noise.check(len(many) * self.dimension)
+        sums = [charged.take() for charged in many]
         values = add_noise(np.concatenate(sums), noise).reshape(len(sums), self.dimension)
         return [
             Release(value, charged.weight, charged.budget_left) for value, charged in zip(values, many, strict=True)

@@ -40,23 +40,23 @@ Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
 class Inbox:
-    """The reports for one step, one by one and in blocks; private."""
+    """The reports for one step, one by one and in blocks, in the order in which they came; private."""
 
     def __init__(self) -> None:
-        self._single: dict[tuple[int, int], tuple[float, ...]] = {}
-        self._blocks: list[Block] = []
+        self._parts: list[dict[tuple[int, int], tuple[float, ...]] | Block] = [{}]
 
     def add(self, stream: int, sensor: int, report: tuple[float, ...]) -> None:
-        self._single.setdefault((stream, sensor), report)
+        if not isinstance(last := self._parts[-1], dict):
+            self._parts.append(last := {})
+        last.setdefault((stream, sensor), report)
 
     def add_block(self, block: Block) -> None:
-        self._blocks.append(block)
+        self._parts.append(block)
 
     def by_stream(self, num_channels: int) -> Block:
         """Stream, id and values of all reports, in the order of the streams; of one sensor's the first comes first."""
-        stream, ids = np.array(list(self._single), np.int64).reshape(-1, 2).T
-        values = as_measurements(list(self._single.values()), (len(ids), num_channels))
-        streams, sensors, rows = zip((stream, ids, values), *self._blocks, strict=True)
+        blocks = (_as_block(part, num_channels) if isinstance(part, dict) else part for part in self._parts)
+        streams, sensors, rows = zip(*blocks, strict=True)
         order = np.argsort(np.concatenate(streams), kind="stable")
         return np.concatenate(streams)[order], np.concatenate(sensors)[order], np.concatenate(rows)[order]
 
@@ -333,6 +333,11 @@ class FusionCentre:
         if isinstance(own[0], IndividualFilter):
             return own[0]
         return tuple(account for account in own if isinstance(account, TotalFilter))
+
+
+def _as_block(reports: dict[tuple[int, int], tuple[float, ...]], num_channels: int) -> Block:
+    stream, ids = np.array(list(reports), np.int64).reshape(-1, 2).T
+    return stream, ids, as_measurements(list(reports.values()), (len(ids), num_channels))
 
 
 def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:

@@ -12,7 +12,7 @@ from typing import Any, Literal, Self
 from dpfuse import _check
 from dpfuse.runtime.centre import FusionCentre, Published
 
-# How long before the end of a step what came in so far is looked at, in intervals.
+# How long before the end of a step what came in so far is looked at, in intervals, at most.
 _LEAD = 0.25
 
 State = Literal["running", "over", "failed", "stopped"]
@@ -62,7 +62,8 @@ class Ticker:
         """How long the last step took. Private but in a replay: it depends on who is there."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
-        self._lead_s = self.interval_s * _LEAD
+        # Well after a release has left: what leaves does not show how long the work takes.
+        self._lead_s = min(_LEAD * self.interval_s, (self.interval_s - self.delay_s) / 2)
         self._is_stopping, self._has_begun = threading.Event(), threading.Event()
         self._first_step, self._start_s = centre.now, time.monotonic()
 
@@ -115,27 +116,34 @@ class Ticker:
             self.state = "failed"
             self._on_error(error)
         finally:
-            gc.enable()
             self._centre.keep_time(None)
             self._has_begun.set()
 
     def _tick_until_over(self) -> None:
         while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now) - self._lead_s):
             step = self._centre.now
+            if time.monotonic() >= self._leaves_at(step):
+                self._centre.skip()
+                continue
             if time.monotonic() < self._closes_at(step):
                 self._centre.work_ahead()
             if not self._wait_until(self._closes_at(step)):
                 return
-            if time.monotonic() >= self._leaves_at(step):
-                self._centre.skip()
-                continue
-            gc.disable()  # Python looks for what nobody needs between steps, not during one
-            due = self._centre.tick()
-            gc.enable()
+            due = self._tick()
             done_at = time.monotonic()
             self.last_latency_s = done_at - self._closes_at(step)
             num_late = max(0, math.ceil((done_at - self._leaves_at(step)) / self.interval_s))
             self._publish_at(self._leaves_at(step + num_late), due)
+
+    def _tick(self) -> list[Published]:
+        """The step, during which Python does not look for what nobody needs any more."""
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            return self._centre.tick()
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def _publish_at(self, moment_s: float, due: list[Published]) -> None:
         """Publish then what is due, also if the ticker is to stop meanwhile: it is committed."""

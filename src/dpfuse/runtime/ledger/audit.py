@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
-from dpfuse.runtime.ledger.balances import pending_debits
-from dpfuse.runtime.ledger.debits import Debits
+from dpfuse.runtime.ledger.balances import Balances
 from dpfuse.runtime.ledger.head import Head, head_path, read_head
 from dpfuse.runtime.ledger.rows import Row, Terms, next_tip
 from dpfuse.runtime.ledger.store import check_there, connect, read_terms, refusals
@@ -100,7 +98,12 @@ def check(connection: Connection, path: Path, terms: Terms, head: Head, *, is_fu
     """The audit of a file, in full, or of what was committed after the head was written."""
     if is_full:
         _check_file(connection, path)
-    return check_rows(connection, path, terms, head, is_full=is_full, pending=pending_debits(connection, path))
+    return check_rows(connection, path, terms, head, is_full=is_full, spent=_spent(connection, path, terms))
+
+
+def _spent(connection: Connection, path: Path, terms: Terms) -> Iterator[int]:
+    """What each sensor has spent. Private."""
+    yield from Balances.read(connection, path, terms.mechanism.budget).spent().values()
 
 
 class Readable(Protocol):
@@ -116,13 +119,18 @@ def check_rows(
     head: Head,
     *,
     is_full: bool = True,
-    pending: Iterable[Debits] = (),
+    spent: Iterable[int],
 ) -> Audit:
-    """The audit of what a ledger holds, in whatever database; `path` is what messages call it."""
+    """The audit of what a ledger holds, in whatever database.
+
+    Args:
+        path: what messages call it.
+        spent: by each sensor, looked at if the audit is full.
+    """
     if head.ledger_id != terms.ledger_id:
         raise LedgerRefused(f"{path} has the head file of another ledger; {_REMEDY}")
     if is_full:
-        _check_accounts(connection, path, terms, pending)
+        _check_accounts(connection, path, terms, spent)
         audit = _at_start(terms)
     else:
         audit = _at_head(connection, terms, head)
@@ -150,19 +158,13 @@ def _check_file(connection: Connection, path: Path) -> None:
         raise LedgerRefused(f"{path} is damaged; {_REMEDY}")
 
 
-def _check_accounts(connection: Readable, path: object, terms: Terms, pending: Iterable[Debits]) -> None:
+def _check_accounts(connection: Readable, path: object, terms: Terms, spent: Iterable[int]) -> None:
     """Every account is within the budget, and together they hold every debit. No message shows one."""
-    unwritten: Counter[int] = Counter()
-    for sensors, costs in pending:
-        for sensor, cost in zip(sensors.tolist(), costs.tolist(), strict=True):
-            unwritten[sensor] += cost
-    written = ((own + unwritten.pop(id_, 0)) for id_, own in connection.execute("SELECT sensor, spent FROM accounts"))
     budget, total = terms.mechanism.budget, 0
-    for amounts in (written, unwritten.values()):  # in this order: the first takes its part of the second
-        for amount in amounts:
-            if not 0 <= amount <= budget:
-                raise LedgerRefused(f"{path}: an account passed the budget; {_REMEDY}")
-            total += amount
+    for amount in spent:
+        if not 0 <= amount <= budget:
+            raise LedgerRefused(f"{path}: an account passed the budget; {_REMEDY}")
+        total += amount
     if total != sum(int(debited) for (debited,) in connection.execute("SELECT debited FROM commits")):
         raise LedgerRefused(f"{path}: the accounts do not add up to what was debited; {_REMEDY}")
 

@@ -16,17 +16,16 @@ from dpfuse.runtime.ledger.store import sqlite
 if TYPE_CHECKING:
     from apsw import Connection
 
-# One statement for all debits: one for each would take three times as long. The costs come from a table in memory, as
-# arrays cannot be joined; its rows are numbered as those of an array are, from 1 on.
-_COSTS = """
-CREATE TEMP TABLE IF NOT EXISTS costs (cost INTEGER);
-DELETE FROM temp.costs;
-INSERT INTO temp.costs SELECT value FROM carray(?)
+# Both in one statement for all accounts: one for each would take three times as long. What is not in the first array
+# comes from a table in memory, as arrays cannot be joined; its rows are numbered as those of an array are, from 1 on.
+_FILL = "DELETE FROM temp.filled; INSERT INTO temp.filled SELECT value FROM carray(?)"
+_OPEN = """
+INSERT INTO accounts SELECT wanted.value, filled.value, 0 FROM carray(?) AS wanted
+    CROSS JOIN temp.filled AS filled ON filled.rowid = wanted.rowid
 """
-_DEBIT = """
-INSERT INTO accounts (sensor, spent) SELECT payer.value, costs.cost FROM carray(?) AS payer
-    JOIN temp.costs AS costs ON costs.rowid = payer.rowid WHERE true
-    ON CONFLICT (sensor) DO UPDATE SET spent = spent + excluded.spent
+_ADD = """
+UPDATE accounts SET spent = spent + filled.value FROM carray(?) AS wanted
+    CROSS JOIN temp.filled AS filled ON filled.rowid = wanted.rowid WHERE accounts.number = wanted.value
 """
 _REFUSED = "the accounts do not hold what was debited; put the right file back, never an old copy"
 
@@ -38,34 +37,27 @@ class Balances:
     account, wherever that is in the file, takes many times as long, and is done once for many steps.
     """
 
-    def __init__(self, budget: int, sensors: Integers, spent: Integers) -> None:
+    def __init__(self, budget: int) -> None:
         self._budget = budget
         self._index = Index()
+        self._num_accounts, self._num_written = 0, 0
         self._spent = np.zeros(self._index.size, np.int64)
         self._unwritten = np.zeros(self._index.size, np.int64)
-        self._spent[self._open(sensors)] = spent
 
     @classmethod
     def read(cls, connection: Connection, path: object, budget: int) -> Balances:
         """Those of a ledger: what is in the table of accounts, and the debits that are not."""
-        rows: list[Any] = connection.execute("SELECT sensor, spent FROM accounts").fetchall()
-        balances = cls(budget, *np.array(rows, np.int64).reshape(-1, 2).T)
+        rows: list[Any] = connection.execute("SELECT number, sensor, spent FROM accounts ORDER BY number").fetchall()
+        numbers, sensors, spent = np.array(rows, np.int64).reshape(-1, 3).T
+        balances = cls(budget)
+        is_right = (numbers == np.arange(len(rows))).all() and len(np.unique(sensors)) == len(rows)
+        if not is_right or not ((spent >= 0) & (spent <= budget)).all():
+            raise LedgerRefused(f"{path}: {_REFUSED}")
+        balances._spent[balances._open(sensors.copy())] = spent
+        balances._num_written = len(rows)
         if not all(map(balances.debit, pending_debits(connection, path))):
             raise LedgerRefused(f"{path}: {_REFUSED}")
         return balances
-
-    def write(self, connection: Connection, path: object) -> None:
-        """Bring the table of accounts up to date; it takes none past the budget, and two budgets fit 63 bits."""
-        sensors, costs = self._not_written()
-        if not len(sensors):
-            return
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(_COSTS, (sqlite().carray(costs),))
-        connection.execute(_DEBIT, (sqlite().carray(sensors),))
-        if connection.changes() != len(sensors):
-            raise LedgerRefused(f"{path}: {_REFUSED}")
-        connection.execute("DELETE FROM debits; COMMIT")
-        self._unwritten[:] = 0
 
     def debit(self, debits: Debits) -> bool:
         """Whether all debits fit their accounts; if so they are taken, else none is."""
@@ -77,27 +69,42 @@ class Balances:
         self._unwritten[number] += debits.costs
         return True
 
+    def write(self, connection: Connection, path: object) -> None:
+        """Bring the table of accounts up to date, in a transaction that the caller has begun.
+
+        The table takes none past the budget, and two budgets fit 63 bits.
+        """
+        connection.execute("CREATE TEMP TABLE IF NOT EXISTS filled (value INTEGER)")
+        new = np.arange(self._num_written, self._num_accounts)
+        _, _, sensors = self._index.keys()
+        number = np.flatnonzero(self._unwritten)
+        for statement, wanted, values in ((_OPEN, new, sensors[new]), (_ADD, number, self._unwritten[number])):
+            if len(wanted):
+                connection.execute(_FILL, (sqlite().carray(values),))
+                connection.execute(statement, (sqlite().carray(wanted),))
+                if connection.changes() != len(wanted):
+                    raise LedgerRefused(f"{path}: {_REFUSED}")
+
+    def written(self) -> None:
+        """The transaction is durable."""
+        self._unwritten[:] = 0
+        self._num_written = self._num_accounts
+
     def spent(self) -> dict[int, int]:
-        """By id, of those who have paid."""
-        numbers, _, sensors = self._index.keys()
-        pairs = zip(sensors.tolist(), self._spent[numbers].tolist(), strict=True)
-        return {sensor: spent for sensor, spent in pairs if spent}
+        """By id."""
+        _, _, sensors = self._index.keys()
+        return dict(zip(sensors.tolist(), self._spent[: self._num_accounts].tolist(), strict=True))
 
     def __repr__(self) -> str:
         return "Balances()"
 
-    def _not_written(self) -> Debits:
-        """In the order in which the accounts were opened: new ones come to stand side by side."""
-        number = np.flatnonzero(self._unwritten)
-        numbers, _, sensors = self._index.keys()
-        return Debits(sensors[np.searchsorted(numbers, number)], self._unwritten[number])
-
     def _open(self, sensors: Integers) -> Integers:
-        """The number of each one's account, which is opened if there is none."""
+        """The number of each one's account, which is opened if there is none: 0, 1, 2, ... as they come."""
         number = self._index.find(np.zeros_like(sensors), sensors)
         if (is_new := number == ABSENT).any():
             new = sensors[is_new]
             number[is_new] = self._index.add(np.zeros_like(new), new)
+            self._num_accounts += len(new)
             if (room := self._index.size - len(self._spent)) > 0:
                 more = np.zeros(room, np.int64)
                 self._spent, self._unwritten = (np.concatenate([own, more]) for own in (self._spent, self._unwritten))
@@ -106,8 +113,13 @@ class Balances:
 
 def pending_debits(connection: Connection, path: object) -> Iterator[Debits]:
     """What each commit debited that is not in the table of accounts yet. Private."""
-    for sensors, costs in connection.execute("SELECT sensors, costs FROM debits ORDER BY commit_number"):
+    query = """SELECT sensors, costs, debited FROM debits LEFT JOIN commits ON number = commit_number
+        ORDER BY commit_number"""
+    for sensors, costs, debited in connection.execute(query):
         try:
-            yield Debits.from_bytes(cast(bytes, sensors), cast(bytes, costs))
+            debits = Debits.from_bytes(cast(bytes, sensors), cast(bytes, costs))
         except ValueError:
             raise LedgerRefused(f"{path}: {_REFUSED}") from None
+        if debited != str(debits.total):
+            raise LedgerRefused(f"{path}: {_REFUSED}")
+        yield debits

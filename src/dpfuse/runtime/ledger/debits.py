@@ -67,7 +67,7 @@ def check_entries(entries: Sequence[Entry], terms: Terms, streams: Collection[st
 
 
 def check_undrawn(entries: Iterable[Entry], terms: Terms) -> None:
-    """Refuse a step whose noise was drawn outside of the ledger: it may have been published."""
+    """Refuse a step that was drawn outside of the ledger: it may have been published."""
     for entry in entries:
         if entry.charged.exact_sum is None:
             raise RuntimeError("this step was drawn already; hand over what `charge` returned and let the ledger draw")

@@ -25,7 +25,7 @@ from dpfuse.privacy.noise import Noise
 from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
 from dpfuse.runtime.ledger.debits import Debits
 from dpfuse.runtime.ledger.head import Head, HeadFile, SharedHeadFile
-from dpfuse.runtime.ledger.postgres_audit import head_path, read_known_head, write_new_head
+from dpfuse.runtime.ledger.postgres_audit import head_path, read_known_head, spent_in, write_new_head
 from dpfuse.runtime.ledger.postgres_schema import has_ledger, make_tables
 from dpfuse.runtime.ledger.postgres_store import (
     ALL_ON,
@@ -188,7 +188,7 @@ class PostgresLedger(Ledger):
         _claim(connection, address, terms, own)
         # From here on these streams stand still: the audit knows their last rows.
         with snapshot_of(connection) as snapshot:
-            audit = check_rows(snapshot, address, terms, known, is_full=is_full_check)
+            audit = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
         file = SharedHeadFile(target)
         try:
             file.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
-from dpfuse.runtime.ledger.audit import COLUMNS, Audit, check_rows
+from dpfuse.runtime.ledger.audit import COLUMNS, Audit, Readable, check_rows
 from dpfuse.runtime.ledger.head import Head, SharedHeadFile, read_head
 from dpfuse.runtime.ledger.postgres_store import Address, reading
 from dpfuse.runtime.ledger.rows import Row
@@ -22,7 +22,7 @@ def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
         known = read_known_head(head_path(terms.ledger_id, head), address)
     # The head is older than what is read now: what was committed meanwhile is ahead of it.
     with reading(address) as (snapshot, terms):
-        return check_rows(snapshot, address, terms, known)
+        return check_rows(snapshot, address, terms, known, spent=spent_in(snapshot))
 
 
 def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
@@ -35,6 +35,11 @@ def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterat
         yield from map(Row._make, snapshot.execute(query, (start, *names)))
 
 
+def spent_in(snapshot: Readable) -> Iterator[int]:
+    """What each sensor has spent. Private."""
+    yield from (spent for (spent,) in snapshot.execute("SELECT spent FROM accounts"))
+
+
 def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
     """Let this host write to a ledger that another one created: read all of it, and begin a head file.
 
@@ -43,7 +48,9 @@ def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | No
     """
     address = Address.parse(where)
     with reading(address) as (snapshot, terms):
-        audit = check_rows(snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip))
+        audit = check_rows(
+            snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip), spent=spent_in(snapshot)
+        )
         if (
             tip not in (None, terms.first_tip)
             and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall()

@@ -21,8 +21,9 @@ SCHEMA_VERSION = 2
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
 
-# Rows are kept by step and then by stream: streams that tick together write to the same few pages.
 _MOST_PAGES = 16_384  # 64 MB
+
+# Rows are kept by step and then by stream: streams that tick together write to the same few pages.
 # {budget} is the whole budget, at most 2^61 by the bounds of `Guarantee`: no sum of two accounts can leave 63 bits.
 _SCHEMA = """
 CREATE TABLE terms (content TEXT NOT NULL) STRICT;
@@ -39,7 +40,8 @@ CREATE TABLE releases (
     PRIMARY KEY (step, stream)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE accounts (
-    sensor INTEGER NOT NULL UNIQUE CHECK (sensor >= 0),
+    number INTEGER PRIMARY KEY,
+    sensor INTEGER NOT NULL CHECK (sensor >= 0),
     spent INTEGER NOT NULL CHECK (spent BETWEEN 0 AND {budget})
 ) STRICT;
 CREATE TABLE debits (commit_number INTEGER PRIMARY KEY, sensors BLOB NOT NULL, costs BLOB NOT NULL) STRICT;

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _ROWS_AT_ONCE = 1000
 # Commits after which their debits are added to the accounts, all together.
-_COMMITS_APART = 128
+_COMMITS_APART = 16
 _INSERT = f"INSERT INTO releases ({COLUMNS}, commit_number) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
@@ -40,7 +40,7 @@ class Ledger:
         with Ledger.open("us101.db", design) as ledger:
             carry = step.init(ledger.accounts("main"))
             carry, charged = step.contribute(carry, ids, measurements)
-            [row] = ledger.commit([Entry("main", 17, charged, ids)])      # drawn here, and durable before it is seen
+            [row] = ledger.commit([Entry("main", 17, charged, ids)])      # with noise, and durable before it is seen
             carry, estimate = step.estimate(carry, row.to_release())
 
     **Guarantees**
@@ -122,8 +122,8 @@ class Ledger:
                 raise LedgerRefused(f"{path} belongs to another design; open it with that one, or create a new ledger")
             audit = check(connection, path, terms, read_head(head.path), is_full=is_full_check)
             balances = None if terms.is_total else Balances.read(connection, path, terms.mechanism.budget)
-            if balances is not None:
-                balances.write(connection, path)
+            ledger = cls(path, head, connection, audit, balances)
+            ledger._write_balances()
             # What a crash or a failed sync left in the log is written to the file, and synced, before it is published.
             connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_FULL)
             head.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
@@ -131,7 +131,7 @@ class Ledger:
         except BaseException:
             connection.close()
             raise
-        return cls(path, head, connection, audit, balances)
+        return ledger
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -201,6 +201,8 @@ class Ledger:
             debits = NO_DEBITS if self.terms.is_total else debits_of(fresh)
             noise = noise if len(fresh) == len(entries) else None
             with self._stopping():
+                if self._num_apart >= 8 * _COMMITS_APART:  # nobody tidies up
+                    self._write_balances()
                 rows |= {row.stream: row for row in self._record(fresh, left, debits, noise)}
         return [rows[entry.stream] for entry in entries]
 
@@ -219,6 +221,7 @@ class Ledger:
         self._connection.executemany(_INSERT, [(*row, number) for row in rows])
         self._connection.execute("COMMIT")
         self._advance(number, tip, rows)
+        self._num_apart += 1
         return rows
 
     def tidy(self) -> None:
@@ -231,15 +234,21 @@ class Ledger:
 
     def close(self) -> None:
         """Let go of file and lock; the ledger may then be opened again, here or elsewhere."""
-        if self._is_open and os.getpid() == self._process:
+        if self._is_open and os.getpid() == self._process and self._num_apart:
             with suppress(LedgerRefused), self._stopping():  # to open it again does it too
                 self._write_balances()
         self._let_go_of_all()
 
     def _write_balances(self) -> None:
-        if self._balances is not None and self._num_apart:
+        """Add what was debited to the accounts, in a transaction of its own."""
+        self._num_apart = 0
+        if self._balances is not None:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._check_alone()
             self._balances.write(self._connection, self.path)
-            self._num_apart = 0
+            self._connection.execute("DELETE FROM debits WHERE commit_number <= ?", (self._audit.number,))
+            self._connection.execute("COMMIT")
+            self._balances.written()
 
     def _let_go_of_all(self) -> None:
         if self._is_open:
@@ -296,7 +305,6 @@ class Ledger:
                 f"ledger's; open the ledger again and take `accounts` from it"
             )
         self._connection.execute("INSERT INTO debits VALUES (?, ?, ?)", (number, *debits.to_bytes()))
-        self._num_apart += 1
 
     def _check_alone(self) -> None:
         if self._connection.execute("SELECT max(number) FROM commits").fetchall() != [(self._audit.number or None,)]:
