@@ -98,4 +98,4 @@ class Index:
         self._keys[:, : keys.shape[1]] = keys
         self._places = np.full(2 * size, ABSENT)
         self._store(used)
-        self._free = np.setdiff1d(np.arange(size), used)
+        self._free = np.flatnonzero(self._keys[1] < 0)
