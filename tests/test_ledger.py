@@ -285,6 +285,29 @@ class TestDebitsApart:
         with Ledger.open(path, design) as ledger:
             assert spent(ledger) == last and all(last[sensor] > expected[sensor] for sensor in expected)
 
+    @pytest.mark.parametrize("is_full_check", [True, False])
+    def test_many_sensors_that_come_and_go(self, place, monkeypatch, is_full_check):
+        """Against a plain dictionary, with a writer that is gone, tidies up or closes in between."""
+        monkeypatch.setattr(writer, "_COMMITS_APART", 2)
+        rng, design, expected = np.random.default_rng(0), make_terms("individual"), {}
+        ledger = place.create(design, STREAMS)
+        for step in range(1, 13):
+            ids = rng.permutation(600)[: 40 * step] + 50 * step
+            one = entry(ledger, step, weight=0.001 * step, ids=ids)
+            ledger.commit([one])
+            for sensor, cost in zip(ids.tolist(), one.charged.debits.tolist(), strict=True):
+                expected[sensor] = expected.get(sensor, 0) + cost
+            if step % 3 == 0:
+                ledger.tidy()
+            if step % 4 == 0:
+                ledger.close() if step == 8 else ledger._let_go_of_all()
+                assert verify(place.path).number == step
+                ledger = Ledger.open(place.path, design, is_full_check=is_full_check)
+            assert spent(ledger) == expected
+        ledger.close()
+        rows = dict(apsw.Connection(str(place.path)).execute("SELECT sensor, spent FROM accounts"))
+        assert rows == expected and len(rows) > 600
+
     def test_what_is_apart_counts_towards_the_budget(self, place):
         """Two steps, each charged to accounts of its own, of which either would fit and not both."""
         with place.create(make_terms("individual"), STREAMS) as ledger:

@@ -75,14 +75,15 @@ _SAY = {
     415: "the body is not application/json",
     422: "a parameter or the body is not as described",
     429: "too many subscribers",
+    503: "too many connections, or the centre stops",
 }
 
 
 def answers(status: int, schema: Schema | str, *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a path: one answer, JSON or of that media type, and its errors."""
+    """The `responses` of a path: one answer, JSON or of that media type, and its errors, of which 503 is everywhere."""
     content = {schema: {}} if isinstance(schema, str) else {"application/json": {"schema": schema}}
     described: dict[int | str, dict[str, Any]] = {status: {"description": "as described", "content": content}}
-    for code in errors:
+    for code in (*errors, 503):
         described[code] = {"description": _SAY[code], "content": {"application/json": {"schema": ERROR}}}
     return described
 

@@ -53,7 +53,8 @@ class Balances:
         is_right = (numbers == np.arange(len(rows))).all() and len(np.unique(sensors)) == len(rows)
         if not is_right or not ((spent >= 0) & (spent <= budget)).all():
             raise LedgerRefused(f"{path}: {_REFUSED}")
-        balances._spent[balances._open(sensors.copy())] = spent
+        number = balances._open(sensors.copy())  # first: the arrays grow with it
+        balances._spent[number] = spent
         balances._num_written = len(rows)
         if not all(map(balances.debit, pending_debits(connection, path))):
             raise LedgerRefused(f"{path}: {_REFUSED}")
