@@ -244,8 +244,10 @@ class TestReceiving:
                         centre.work_ahead()
                     published.append([publish(one) for one in centre.tick()])
             left = centre._carry.accounts
-            spent = [own.spent for own in left] if isinstance(left, tuple) else left.accounts()
-            return steps, published, spent
+            if isinstance(left, tuple):
+                return steps, published, [own.spent for own in left]
+            assert left.accounts() == centre._ledger._spent()  # whoever paid in the centre paid in the ledger
+            return steps, published, left.accounts()
 
         plain, ahead = run("plain.db", ()), run("ahead.db", calls)
         assert ahead == plain

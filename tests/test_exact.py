@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from conftest import CASES, SOME_CASES, busy_data, departing, make_design, with_networks
 from dpfuse.policy import ExactStep, rollout
+from dpfuse.policy.exact import Proposed, join
 from dpfuse.policy.rollout import cut
 from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, from_grid, release
 from dpfuse.types import NOBODY
@@ -441,3 +442,14 @@ def test_a_caller_may_fill_the_same_arrays_at_every_step():
         return charged.take().tolist()
 
     assert second_sum(reused=True) == second_sum(reused=False)
+
+
+def test_proposals_are_joined_by_stream_and_the_first_of_a_sensor_stays_first():
+    def part(stream, sensors):
+        rows = np.array(sensors, np.float32)[:, None]
+        return Proposed(np.array(stream), np.array(sensors), np.array(sensors), rows, -rows)
+
+    whole = join([part([0, 1, 1], [5, 6, 7]), part([0, 0, 1], [6, 5, 8])])
+    assert whole.stream.tolist() == [0, 0, 0, 1, 1, 1]
+    assert whole.sensors.tolist() == whole.places.tolist() == [5, 6, 5, 6, 7, 8]
+    assert whole.hidden[:, 0].tolist() == (-whole.values[:, 0]).tolist() == whole.sensors.tolist()
