@@ -33,6 +33,7 @@ def test_numbers_stay_with_their_keys(steps):
         assert all(0 <= number < index.size for number in numbers)
         model.update(zip(new, numbers, strict=True))
         index.remove(np.array([model.pop(key) for key in gone if key in model], np.int64))
+        index.tidy()
         found = zip(*(part.tolist() for part in index.keys()), strict=True)
         assert {(first, second): number for number, first, second in found} == model
 
@@ -50,6 +51,19 @@ def test_it_grows_and_clears_away_what_is_gone(stride):
         numbers = index.find(np.zeros_like(alive), alive)
         assert len(set(numbers.tolist())) == len(alive) and numbers.min() >= 0
     assert index.size < 4096  # and not 10,000: room is used again
+
+
+@pytest.mark.parametrize("num_keys", range(500, 2100, 50))
+def test_room_that_was_made_ahead_is_there(num_keys):
+    """After `tidy` an eighth more fits as it is; without it, not for all of these numbers of keys."""
+    index, new = Index(), np.arange(10_000)
+    for key in new[:num_keys]:
+        index.add(np.zeros(1, np.int64), key[None])
+    index.tidy()
+    size, stored = index.size, index._places
+    more = new[num_keys : num_keys + size // 8]
+    index.add(np.zeros_like(more), more)
+    assert index.size == size and index._places is stored
 
 
 @pytest.mark.parametrize("bits", range(63))

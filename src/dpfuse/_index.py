@@ -71,6 +71,11 @@ class Index:
         """Forget the keys with these numbers."""
         self._keys[:, numbers] = -1
 
+    def tidy(self) -> None:
+        """Make room now if little is left, so that `add` need not at a worse moment."""
+        if len(self._free) < (wanted := self.size // 8):
+            self._make_room(wanted)
+
     def keys(self) -> tuple[Integers, Integers, Integers]:
         """The numbers in use, and both halves of their keys."""
         numbers = np.flatnonzero(self._keys[1] >= 0)

@@ -63,6 +63,12 @@ class Carry(NamedTuple):
     weight: jax.Array
     accounts: Accounts
 
+    def tidy(self) -> None:
+        """Make room for more sensors while there is time; nothing that is computed depends on it."""
+        self.memory.tidy()
+        if isinstance(self.accounts, IndividualFilter):
+            self.accounts.tidy()
+
 
 class Proposed(NamedTuple):
     """What reports would add to a step, row by row, in the order of the streams. Nothing is charged yet; private.

@@ -49,6 +49,11 @@ class Memory:
             self._last_step[places] = _NEVER
             self._index.remove(places)
 
+    def tidy(self) -> None:
+        """Make room for more sensors while there is time."""
+        self._index.tidy()
+        self._fill_room()
+
     def __repr__(self) -> str:
         return "Memory()"
 
@@ -59,10 +64,14 @@ class Memory:
             return places
         owners = np.unique(np.stack([stream[new], ids[new]]), axis=1)
         self._index.add(*owners)
+        self._fill_room()
+        settled = places.copy()
+        settled[new] = self._index.find(stream[new], ids[new])
+        return settled
+
+    def _fill_room(self) -> None:
+        """Something at every place that the index may give."""
         if (room := self._index.size - len(self._last_step)) > 0:
             self._last_step = np.concatenate([self._last_step, np.full(room, _NEVER)])
             more = np.zeros((room, *self._values.shape[1:]), np.float32)
             self._values = np.concatenate([self._values, more])
-        settled = places.copy()
-        settled[new] = self._index.find(stream[new], ids[new])
-        return settled

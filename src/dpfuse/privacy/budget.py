@@ -214,6 +214,11 @@ class IndividualFilter:
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)
 
+    def tidy(self) -> None:
+        """Make room for more accounts while there is time."""
+        self._index.tidy()
+        self._fill_room()
+
     def _debit(self, sensors: Integers, costs: Integers) -> Integers:
         """Take every cost that fits, row by row, and return the rows whose cost does not."""
         rows = np.flatnonzero(costs)
@@ -242,10 +247,14 @@ class IndividualFilter:
         if (is_new := number == ABSENT).any():
             new = np.unique(sensors[is_new])
             self._index.add(np.zeros_like(new), new)
-            if (room := self._index.size - len(self._spent)) > 0:
-                self._spent = np.concatenate([self._spent, np.zeros(room, np.int64)])
+            self._fill_room()
             number[is_new] = self._find(sensors[is_new])
         return number
+
+    def _fill_room(self) -> None:
+        """Nothing spent, for all numbers that the index may give."""
+        if (room := self._index.size - len(self._spent)) > 0:
+            self._spent = np.concatenate([self._spent, np.zeros(room, np.int64)])
 
     def __repr__(self) -> str:
         return f"IndividualFilter(budget={self._budget}, factor={self._factor})"

@@ -252,6 +252,7 @@ class FusionCentre:
     def tidy(self) -> None:
         """Do what can wait until a step is out, so that no step has to do it."""
         self._ledger.tidy()
+        self._carry.tidy()
 
     def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
         """One whole step: each sensor's report, by id, in; what may be published out."""

@@ -91,6 +91,11 @@ class Balances:
         self._unwritten[:] = 0
         self._num_written = self._num_accounts
 
+    def tidy(self) -> None:
+        """Make room for more accounts while there is time."""
+        self._index.tidy()
+        self._fill_room()
+
     def spent(self) -> dict[int, int]:
         """By id."""
         _, _, sensors = self._index.keys()
@@ -106,10 +111,14 @@ class Balances:
             new = sensors[is_new]
             number[is_new] = self._index.add(np.zeros_like(new), new)
             self._num_accounts += len(new)
-            if (room := self._index.size - len(self._spent)) > 0:
-                more = np.zeros(room, np.int64)
-                self._spent, self._unwritten = (np.concatenate([own, more]) for own in (self._spent, self._unwritten))
+            self._fill_room()
         return number
+
+    def _fill_room(self) -> None:
+        """Nothing spent, for all numbers that the index may give."""
+        if (room := self._index.size - len(self._spent)) > 0:
+            more = np.zeros(room, np.int64)
+            self._spent, self._unwritten = (np.concatenate([own, more]) for own in (self._spent, self._unwritten))
 
 
 def pending_debits(connection: Connection, path: object) -> Iterator[Debits]:

@@ -225,11 +225,13 @@ class Ledger:
         return rows
 
     def tidy(self) -> None:
-        """Write what is in the log to the database file, and now and then add what was debited to the accounts."""
+        """Write what is in the log to the database file, make room, and now and then bring the accounts up to date."""
         self._check_open()
         with self._stopping():
             if self._num_apart >= _COMMITS_APART:
                 self._write_balances()
+            if self._balances is not None:
+                self._balances.tidy()
             self._connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_PASSIVE)
 
     def close(self) -> None:
