@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import ssl
-import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager, suppress
@@ -28,7 +27,6 @@ from dpfuse.runtime.ledger import Ledger, public_rows
 from dpfuse.runtime.messages import MAX_BATCH, MAX_BODY
 from dpfuse.runtime.serve import Listen, _address, _bind
 from dpfuse.runtime.tokens import Tokens, new_secret
-from parts import needs
 from test_ticker import can_be_told_apart, in_pairs
 from wire import (
     JSON,
@@ -36,6 +34,7 @@ from wire import (
     Recorder,
     address_of,
     call,
+    certify,
     command,
     events,
     following,
@@ -588,15 +587,12 @@ class TestServe:
 
     @pytest.mark.slow
     def test_it_speaks_tls_and_nothing_else_then(self, place):
-        openssl = needs("openssl")
-        subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
-        new = (openssl, "req", "-x509", "-newkey", "ed25519", "-nodes", "-keyout", "key", "-out", "cert", *subject)
-        subprocess.run(new, cwd=place[0], check=True, capture_output=True)
-        options = ("--tls-cert", "cert", "--tls-key", "key")
+        certificate = certify(place[0], "server")
+        options = ("--tls-cert", "server.crt", "--tls-key", "server.key")
         with serve(place, "endless.dpfuse", *options, ledger="tls.db") as running:
             address = address_of(running)
             assert address.startswith("https://127.0.0.1:")
-            trusted = ssl.create_default_context(cafile=place[0] / "cert")
+            trusted = ssl.create_default_context(cafile=certificate)
             assert (
                 httpx.get(f"{address}/v1/clock", verify=trusted, trust_env=False, timeout=PATIENCE_S).status_code == 200
             )

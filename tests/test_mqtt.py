@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from contextlib import contextmanager
@@ -19,7 +20,8 @@ from dpfuse.runtime.ledger import public_rows
 from dpfuse.runtime.messages import MAX_REPORT
 from dpfuse.runtime.mqtt import Bridge
 from dpfuse.runtime.tokens import Tokens
-from wire import PATIENCE_S, Broker, Recorder, address_of, command, events, following, rig, wait_for
+from dpfuse.runtime.vehicles import OverMQTT
+from wire import PATIENCE_S, Broker, Recorder, address_of, certify, command, events, following, rig, wait_for
 
 TOKENS = Tokens(b"k" * 32)
 SENSORS = (7, 8)
@@ -35,10 +37,12 @@ def broker(tmp_path):
 
 
 @contextmanager
-def client(broker, user, password, topics=()):
+def client(broker, user, password, topics=(), ca=None):
     """Connected and subscribed; what it gets is in `got`, how its publications went in `answers`."""
     one = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
     one.username_pw_set(user, password)
+    if ca is not None:
+        one.tls_set(ca)
     one.got, one.answers, one.connected, subscribed = [], [], [], []
     one.on_connect = lambda c, u, f, reason, p: one.connected.append(reason)
     one.on_message = lambda c, u, message: one.got.append(message)
@@ -78,8 +82,8 @@ def send(one, topic, payload, **options):
 
 
 @contextmanager
-def bridged(broker, centre, hub):
-    bridge = Bridge(centre, hub, TOKENS, "127.0.0.1", broker.port)
+def bridged(broker, centre, hub, **options):
+    bridge = Bridge(centre, hub, TOKENS, "127.0.0.1", broker.port, **options)
     bridge.start()
     try:
         wait_for(lambda: bridge.is_connected)
@@ -240,6 +244,49 @@ class TestAccess:
             assert f"\n{setting}" in files["mosquitto.conf"].read_text()
 
 
+class TestTLS:
+    @pytest.fixture
+    def broker(self, tmp_path):
+        """As the comment in the configuration says."""
+        (tmp_path / "broker").mkdir()
+        certify(tmp_path / "broker", "server")
+        with Broker(
+            tmp_path / "broker", TOKENS, SENSORS, lambda text: re.sub("# (cert|key)file", r"\1file", text)
+        ) as b:
+            yield b
+
+    def test_reports_and_releases_cross_it(self, broker, tmp_path):
+        ca = tmp_path / "broker" / "server.crt"
+        with rig(tmp_path) as live, bridged(broker, live.centre, live.hub, ca=str(ca)):
+            vehicles = OverMQTT("127.0.0.1", broker.port, "main", ca=ca)
+            message = json.loads(report(7)[1])
+            vehicles.send([(7, message["token"], message)])
+            wait_for(lambda: live.centre._inboxes)
+            live.tick()
+            vehicles.close()
+            with client(broker, ESTIMATOR, TOKENS.password(ESTIMATOR), ["dpfuse/main/releases"], ca=ca) as one:
+                wait_for(lambda: one.got)
+        assert json.loads(one.got[0].payload)["step"] == 1
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # paho leaves the socket open
+    @pytest.mark.parametrize(
+        ("trusted", "said"),
+        [("another's", "certificate verify failed"), ("none", "--mqtt-ca")],
+        ids=["another's", "none"],
+    )
+    def test_who_does_not_know_its_certificate_says_nothing(self, broker, tmp_path, caplog, trusted, said):
+        ca = None if trusted == "none" else str(certify(tmp_path, "another"))
+        bridge = Bridge(
+            Recorder(), Hub({"main": 0}, lambda stream, start: iter(())), TOKENS, "127.0.0.1", broker.port, ca=ca
+        )
+        bridge.start()
+        try:
+            wait_for(lambda: said in caplog.text)
+            assert not bridge.is_connected
+        finally:
+            bridge.stop()
+
+
 class TestCommands:
     @pytest.fixture
     def run(self, tmp_path, monkeypatch, capsys):
@@ -384,7 +431,8 @@ def test_a_whole_centre_goes_on_while_its_broker_is_killed(tmp_path, pytestconfi
             with client(broker, ESTIMATOR, tokens.password(ESTIMATOR), ["dpfuse/main/releases"]) as reader:
                 wait_for(lambda: reader.got and json.loads(reader.got[-1].payload)["step"] > steps[-1])
             steps += [event["step"] for event in events(lines, 5)]
-            assert process.stderr() == ""
+            assert process.stderr().endswith("the broker hung up, and is tried again\n")
+            assert process.stderr().count("\n") == 1
         rows = [row.step for row in public_rows(tmp_path / "l.db")]
         assert steps == rows[:25]
         assert steps[-1] - steps[0] < 150  # it never waits for half a minute, as a connection that hangs would

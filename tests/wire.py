@@ -195,6 +195,15 @@ class Broker:
         self.errors.close()
 
 
+def certify(folder, name):
+    """A certificate for this machine that it signed itself, NAME.crt, with its key, NAME.key."""
+    files = ("-keyout", f"{name}.key", "-out", f"{name}.crt")
+    subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
+    new = (needs("openssl"), "req", "-x509", "-newkey", "ed25519", "-nodes", *files, *subject)
+    subprocess.run(new, cwd=folder, check=True, capture_output=True)
+    return folder / f"{name}.crt"
+
+
 @contextmanager
 def command(*arguments, folder, cache=None, first=""):
     """`dpfuse` as a process of its own, after the code in `first`; killed at the end if it still runs."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -59,7 +60,7 @@ class Bridge:
     ) -> None:
         self._centre, self._hub, self._tokens, self._notes = centre, hub, tokens, notes
         self._next = {stream: max(hub.last_step(stream) - _AGAIN + 1, 1) for stream in hub.streams}
-        self._is_connected, self._is_stopped, self._is_refused = threading.Event(), False, False
+        self._is_connected, self._is_stopped, self._trouble = threading.Event(), False, ""
         self._lock, self._num_unheard = threading.Lock(), 0
         self._client = self._make_client(ca)
         self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
@@ -104,16 +105,14 @@ class Bridge:
         client.max_inflight_messages_set(INFLIGHT)
         client.max_queued_messages_set(max(INFLIGHT, 4 * len(self._hub.streams)))
         client.on_connect, client.on_disconnect = self._on_connect, self._on_disconnect
+        client.on_connect_fail = self._on_connect_fail
         client.on_message, client.on_subscribe = self._on_message, self._on_subscribe
         return client
 
     def _on_connect(self, client: paho.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
         if reason.is_failure:
-            if not self._is_refused:
-                _log.warning("the broker refuses the centre: %s; is it set up with the same secret?", reason)
-            self._is_refused = True
+            self._tell(f"the broker refuses the centre: {reason}; is it set up with the same secret?")
             return
-        self._is_refused = False
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         topics = [(f"dpfuse/{stream}/reports/+", options) for stream in self._hub.streams]
         groups = [topics[first : first + _TOPICS_AT_ONCE] for first in range(0, len(topics), _TOPICS_AT_ONCE)]
@@ -127,11 +126,24 @@ class Bridge:
     def _on_subscribe(self, *_: Any) -> None:
         self._num_unheard -= 1
         if self._num_unheard == 0:
+            self._trouble = ""
             self._is_connected.set()
+
+    def _on_connect_fail(self, *_: Any) -> None:
+        error = sys.exception()  # paho calls this where it catches it
+        self._tell(f"the broker cannot be reached: {error}; it is tried again and again")
 
     def _on_disconnect(self, *_: Any) -> None:
         if not self._is_stopped:
+            hint = "" if self.is_connected else "; if it speaks TLS, give --mqtt-ca"
             self._is_connected.clear()
+            self._tell(f"the broker hung up, and is tried again{hint}")
+
+    def _tell(self, trouble: str) -> None:
+        """The first of the kind since all was well."""
+        if not self._trouble:
+            _log.warning("%s", trouble)
+        self._trouble = trouble
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         try:
