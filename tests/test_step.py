@@ -269,6 +269,19 @@ class TestGradients:
         assert all(np.isfinite(leaf).all() for leaf in leaves)
         assert any((np.asarray(leaf) != 0).any() for leaf in leaves)
 
+    @pytest.mark.parametrize("features", ["box", "orthant", "ball"])
+    @pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-10, 1e-14, 1e-18, 0.0])
+    def test_stay_finite_when_there_is_next_to_nothing_to_say(self, features, size):
+        policy = make_design("individual", "remove-one", features, spread=0.3).policy
+        raw = np.log(size + 1e-30) if features != "ball" else size  # what the head gives for features of that size
+        head = policy.networks.recurrent_filter.head
+        quiet = eqx.tree_at(lambda h: (h.weight, h.bias), head, (0 * head.weight, raw + 0 * head.bias))
+        policy = eqx.tree_at(lambda p: p.networks.recurrent_filter.head, policy, quiet)
+        windows = windows_of(busy_data(num_steps=HORIZON))
+        share = np.resize(np.float32([0.0, 1.0, 1e-30, 1e-20, 1e-9, 1e-3]), windows.account_share.shape)
+        _, grads = slopes(policy, windows._replace(account_share=share), noise_for(windows))
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
+
 
 @eqx.filter_jit
 @eqx.filter_value_and_grad

@@ -26,6 +26,8 @@ from dpfuse.policy.structure import Structure
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
 HEADROOM = 2.0**-12
+# With less than this share of its budget left a sensor is silent, unless it has less than that to say.
+SMALLEST_ACCOUNT = 2.0**-20
 # exp() of a departure from even spending stays finite.
 LARGEST_DEPARTURE = 12.0
 
@@ -223,8 +225,10 @@ def scale_contributions(
         return account, contributions
     cost = policy.structure.charge_factor * jnp.sum(contributions**2, axis=-1)
     is_over = cost > account
-    scale = jnp.where(is_over, _sqrt(account / jnp.where(is_over, cost, 1.0)), 1.0)
-    return jnp.where(is_over, 0.0, account - cost), scale[:, None] * contributions
+    # The square root of next to nothing has a gradient without bound, and dividing by less than that has none at all.
+    is_scaled = is_over & (account > SMALLEST_ACCOUNT * usable_budget(policy))
+    scale = jnp.where(is_scaled, _sqrt(account / jnp.where(is_scaled, cost, 1.0)), 0.0)
+    return jnp.where(is_over, 0.0, account - cost), jnp.where(is_over, scale, 1.0)[:, None] * contributions
 
 
 def contribute(
