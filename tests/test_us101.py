@@ -91,10 +91,10 @@ class TestRecord:
     def test_the_page_quotes_its_results(self, study, results):
         page = (FOLDER / "README.md").read_text()
         assert study["report"].on_page(page, results) == page
-        assert page.count("<!-- table") == len(study["report"].tables(results)) == 11
+        assert page.count("<!-- table") == len(study["report"].tables(results)) == 15
 
     def test_nobody_was_over_budget(self, results):
-        for part in (results["split"], results["folds"], results["sensitivity"]):
+        for part in (results["split"], results["folds"], results["sensitivity"], results["enlarged"]["tables"]):
             rows = [row for kinds in part.values() for found in kinds.values() for row in found]
             assert rows and all(row["num_over_budget"] == 0 and row["most_spent"] <= row["budget"] for row in rows)
 
@@ -121,6 +121,19 @@ class TestRecord:
                 assert ppo["validation_mse"] < 1.05 * pathwise["validation_mse"]
         for kinds in results["folds"].values():
             assert all(row["difference_ci95"][1] < 0 for row in kinds["pathwise"])
+
+    def test_simulated_traffic_beside_the_recording_makes_designs_better(self, results):
+        enlarged = results["enlarged"]["tables"]
+        for adjacency, kinds in results["split"].items():
+            more = enlarged[f"{adjacency}, with simulated traffic"]
+            for kind, rows in kinds.items():
+                gains = [new["mse"] / row["mse"] for new, row in zip(more[kind], rows, strict=True)]
+                assert max(gains) < (0.96 if adjacency == "remove-one" else 1.03)
+            for row in [*more["ppo"], *more["pathwise"]]:
+                assert row["difference_ci95"][1] < 0 or row["budget"] > 1.5
+            for ppo, pathwise in zip(more["ppo"], more["pathwise"], strict=True):
+                assert 0.94 < ppo["validation_mse"] / pathwise["validation_mse"] < 0.985
+        assert results["enlarged"]["floor"]["mse"] < 0.75 * results["floor"]["mse"]
 
     def test_a_simulated_freeway_close_to_the_real_one_teaches_as_well(self, results):
         rows = results["sensitivity"]["trained on simulated traffic, give or take 10%"].values()

@@ -30,12 +30,16 @@ def draw(results: dict[str, Any], folder: Path) -> None:
     drawn = {"density": plot_density(folder)}
     if "per_step" in results:
         drawn |= {
-            "error-budget": plot_error_against_budget(results),
+            "error-budget": plot_error_against_budget(results["split"], results["floor"]["mse"]),
             "price": plot_price(results),
             "budget-per-step": plot_per_step(results, "budget_per_step", "Rényi loss of a step"),
             "error-per-step": plot_per_step(results, "mse_per_step", "squared error [(veh/km)$^2$]"),
         }
         drawn["estimates"] = plot_horizon(folder)
+    if "enlarged" in results:
+        found = results["enlarged"]
+        split = {adjacency: found["tables"][f"{adjacency}, with simulated traffic"] for adjacency in results["split"]}
+        drawn["error-budget-enlarged"] = plot_error_against_budget(split, found["floor"]["mse"])
     save_figures(drawn, folder)
 
 
@@ -52,12 +56,12 @@ def plot_density(folder: Path) -> Figure:
     return figure
 
 
-def plot_error_against_budget(results: dict[str, Any]) -> Figure:
+def plot_error_against_budget(split: dict[str, Any], floor: float) -> Figure:
     """The paper's trade-off, for both adjacencies."""
     figure, axes = _panels(2, height=4.0, sharey=True)
-    for axis, (adjacency, kinds) in zip(axes, results["split"].items(), strict=True):
+    for axis, (adjacency, kinds) in zip(axes, split.items(), strict=True):
         _curves(axis, kinds, "budget", 0.0)
-        axis.axhline(results["floor"]["mse"], color="0.4", linestyle="--", linewidth=1, label="no noise (floor)")
+        axis.axhline(floor, color="0.4", linestyle="--", linewidth=1, label="no noise (floor)")
         axis.set(xlabel="budget $B_G$ at order 2", title=adjacency)
     axes[0].set_ylabel("squared error [(veh/km)$^2$]")
     axes[1].legend(frameon=False, fontsize=8)

@@ -13,10 +13,9 @@ Kind = Literal["classical", "schedule", "ppo", "pathwise", "individual", "floor"
 ORDER = 2.0
 BUDGETS = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
 HEADLINE = (0.15, 0.5, 1.5)
+LONG = (0.07, 0.15, 0.5, 1.5)
 PRIVATE: tuple[Kind, ...] = ("classical", "schedule", "ppo", "pathwise", "individual")
 ADJACENCIES = ("remove-one", "replace-one")
-# Twice the usual memory of each vehicle: errors on validation are 2% to 10% smaller.
-FILTER_SIZE = 32
 POLICY: Mapping[Kind, Any] = {"classical": "constant", "floor": "constant", "schedule": "schedule"}
 # What f may give under each adjacency and accounting: the set of features and d. The best is chosen on validation.
 CANDIDATES: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = {
@@ -36,8 +35,9 @@ class Piece:
         features, dimension: of f; None for what was chosen on validation.
         horizon: None for a stationary design.
         fold: number of the time fold, or None for the paper's split.
-        spread: of the drivers and bottlenecks of the simulated freeways that they are trained and chosen on; None for
-            US-101 itself, which always tests.
+        spread: of the drivers and bottlenecks of the simulated freeways that they are trained on; None for none.
+        on_us101: whether they are trained and chosen on US-101, which always tests; else on simulated freeways alone.
+        exploration: as in `Optimisation`.
         ppo: settings of PPO other than the usual ones.
     """
 
@@ -51,6 +51,8 @@ class Piece:
     share: float = 0.3
     fold: int | None = None
     spread: float | None = None
+    on_us101: bool = True
+    exploration: float = 1.0
     ppo: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -66,7 +68,9 @@ class Piece:
         parts.append(f"K{self.horizon or 'stationary'}")
         parts.append(f"share{round(100 * self.share)}")
         parts += [] if self.fold is None else [f"fold{self.fold}"]
+        parts += ["both"] if self.on_us101 and self.spread is not None else []
         parts += [] if self.spread is None else [f"freeway{round(100 * self.spread)}"]
+        parts += [] if self.exploration == 1 else [f"exploration{round(100 * self.exploration)}"]
         parts += [f"{name}-{value}".lower() for name, value in self.ppo.items()]
         parts.append(f"{len(self.budgets)}x{self.num_seeds}")
         return "_".join(parts)
@@ -82,7 +86,7 @@ class Piece:
 
     @property
     def architecture(self) -> Architecture:
-        return Architecture(features=self.features, dimension=self.dimension, filter_size=FILTER_SIZE)
+        return Architecture(features=self.features, dimension=self.dimension)
 
 
 def candidates() -> list[Piece]:
@@ -122,10 +126,28 @@ def sensitivity() -> list[Piece]:
     """Shares of reporting vehicles, a 60 s horizon, no horizon, training on simulated traffic."""
     base = [Piece(kind=kind, num_seeds=3) for kind in ("classical", "pathwise", "individual")]
     shares = [replace(piece, share=share, budgets=HEADLINE) for share in (0.1, 1.0) for piece in base]
-    long = [replace(piece, horizon=300, budgets=(0.07, 0.15, 0.5, 1.5)) for piece in base]
-    stationary = [Piece(kind="individual", horizon=None, budgets=(0.07, 0.15, 0.5, 1.5), num_seeds=3)]
-    simulated = [replace(piece, spread=spread, budgets=HEADLINE) for spread in (0.1, 0.2) for piece in base[1:]]
+    long = [replace(piece, horizon=300, budgets=LONG) for piece in base]
+    stationary = [Piece(kind="individual", horizon=None, budgets=LONG, num_seeds=3)]
+    simulated = [
+        replace(piece, spread=spread, on_us101=False, budgets=HEADLINE) for spread in (0.1, 0.2) for piece in base[1:]
+    ]
     return [*long, *stationary, *simulated, *shares]
+
+
+def enlarged() -> list[Piece]:
+    """Training on US-101 and as many hours of simulated traffic: the headline, a minute, and no end."""
+    longer = [piece for piece in sensitivity() if piece.horizon != 100]
+    return [replace(piece, spread=0.1) for piece in (*headline(), *longer)]
+
+
+def unexplored() -> list[Piece]:
+    """The same, with g trained on its own choices alone."""
+    common: dict[str, Any] = {"spread": 0.1, "exploration": 0.0, "budgets": LONG, "num_seeds": 3}
+    return [
+        Piece(kind="pathwise", adjacency="replace-one", **common),
+        Piece(kind="individual", **common),
+        Piece(kind="pathwise", **common),
+    ]
 
 
 def ablation() -> list[Piece]:

@@ -123,10 +123,12 @@ def record(folder: Path) -> dict[str, Any]:
         if all(_path(folder, piece).exists() for piece in group)
     }
     for title, group in groups.items():
-        if title in results["sensitivity"] and group[0].spread is not None:
+        if title in results["sensitivity"] and not group[0].on_us101:
             for piece in group:
                 trained_here = split["remove-one"][piece.kind]
                 results["sensitivity"][title][piece.kind] = Evidence(folder, piece).rows(trained_here)
+    if all(_path(folder, piece).exists() for piece in pieces.enlarged()):
+        results["enlarged"] = _enlarged(folder)
     results["ablation"] = [
         {"changes": dict(piece.ppo), "designs": Evidence(folder, piece).rows()}
         for piece in pieces.ablation()
@@ -135,8 +137,27 @@ def record(folder: Path) -> dict[str, Any]:
     return results
 
 
+def _enlarged(folder: Path) -> dict[str, Any]:
+    """What came of training on US-101 and simulated traffic; each table against the classical design among them."""
+    tables: dict[str, dict[Any, Evidence]] = {}
+    floor: dict[str, Any] = {}
+    for piece in pieces.enlarged():
+        if piece.kind == "floor":
+            floor = Evidence(folder, piece).row(None)
+        else:
+            title = piece.adjacency if piece.horizon == 100 else f"{piece.adjacency}, {_title(piece)}"
+            tables.setdefault(f"{title}, with simulated traffic", {})[piece.kind] = Evidence(folder, piece)
+    results = {title: _against_classical(found) for title, found in tables.items()}
+    for piece in pieces.unexplored():
+        if _path(folder, piece).exists():
+            title = f"{piece.adjacency}, with simulated traffic"
+            rows = Evidence(folder, piece).rows(tables[title]["classical"])
+            results.setdefault(f"{title}, no exploration", {})[piece.kind] = rows
+    return {"floor": floor, "tables": results}
+
+
 def _title(piece: Piece) -> str:
-    if piece.spread is not None:
+    if not piece.on_us101:
         return f"trained on simulated traffic, give or take {piece.spread:.0%}"
     if piece.horizon is None:
         return "stationary, over the whole test part"
@@ -179,6 +200,7 @@ def tables(results: dict[str, Any]) -> list[str]:
     text = [table(f"{adjacency}, the paper's split", kinds) for adjacency, kinds in results["split"].items()]
     text += [table(f"{adjacency}, five folds", kinds) for adjacency, kinds in results.get("folds", {}).items()]
     text += [table(f"remove-one, {title}", kinds) for title, kinds in results.get("sensitivity", {}).items()]
+    text += [table(title, kinds) for title, kinds in results.get("enlarged", {"tables": {}})["tables"].items()]
     return text + ([ablation_table(results["ablation"])] if results.get("ablation") else [])
 
 

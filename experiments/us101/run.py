@@ -55,7 +55,14 @@ def main() -> None:
 
 def rest() -> list[Piece]:
     """All but the candidates, what matters most first."""
-    return [*pieces.headline(), *pieces.folds(), *pieces.sensitivity(), *pieces.ablation()]
+    return [
+        *pieces.headline(),
+        *pieces.folds(),
+        *pieces.sensitivity(),
+        *pieces.enlarged(),
+        *pieces.unexplored(),
+        *pieces.ablation(),
+    ]
 
 
 def read_arguments() -> argparse.Namespace:
@@ -105,7 +112,7 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
         else traffic.fold(recording, piece.share, piece.fold)
     )
     if piece.spread is not None:
-        parts = traffic.Parts(*traffic.simulated(piece.share, piece.spread), parts.test)
+        parts = traffic.with_freeways(parts, piece.share, piece.spread, on_us101=piece.on_us101)
     designs = dpfuse.train_many(
         parts.training,
         parts.validation,
@@ -116,7 +123,7 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
         horizon=piece.horizon,
         stationary=piece.horizon is None,
         architecture=chosen.architecture,
-        optimisation=optimisation,
+        optimisation=replace(optimisation, exploration=piece.exploration),
         ppo=dpfuse.PPO(**piece.ppo),
         progress=True,
     )

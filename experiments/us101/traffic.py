@@ -18,7 +18,7 @@ GAP_S = 75.0
 # How often the training part is used, each time with other vehicles reporting.
 NUM_SUBSETS = 16
 # Runs that training windows are drawn from; they overlap by the longest horizon, so that every start is possible.
-_RUN_STEPS, _LONGEST_HORIZON = 900, 300
+_RUN_STEPS, _STRIDE = 900, 600
 
 
 class Parts(NamedTuple):
@@ -51,7 +51,16 @@ def fold(recording: Trajectories, share: float, number: int) -> Parts:
     return _parts(recording, share, usable, (after, validation[1]), test)
 
 
-def simulated(share: float, spread: float, num_runs: int = 24) -> tuple[Trajectories, Trajectories]:
+def with_freeways(parts: Parts, share: float, spread: float, *, on_us101: bool) -> Parts:
+    """Training on simulated freeways, and on US-101 or not; the same test."""
+    training, validation = _simulated(share, spread)
+    if not on_us101:
+        return Parts(training, validation, parts.test)
+    # Ten hours of either: US-101 counts once for each choice of reporting vehicles.
+    return parts._replace(training=Trajectories.join([parts.training, training.windows(_RUN_STEPS, _STRIDE)]))
+
+
+def _simulated(share: float, spread: float, num_runs: int = 24) -> tuple[Trajectories, Trajectories]:
     """Training and validation on our freeway with randomised drivers and bottlenecks: nobody's data."""
     roads = [freeway.Freeway().randomised(seed, spread) for seed in range(num_runs + 3)]
     runs = freeway.simulate(roads, num_runs=len(roads), duration_s=1500.0, interval_s=INTERVAL_S, seed=1)
@@ -66,10 +75,9 @@ def _parts(
     validation: tuple[int, int],
     test: tuple[int, int],
 ) -> Parts:
-    stride = _RUN_STEPS - _LONGEST_HORIZON
     subsets = [recording.between(*part).sample_sensors(share, seed) for part in training for seed in range(NUM_SUBSETS)]
     return Parts(
-        Trajectories.join([subset.windows(_RUN_STEPS, stride) for subset in subsets]),
+        Trajectories.join([subset.windows(_RUN_STEPS, _STRIDE) for subset in subsets]),
         Trajectories.join([recording.between(*validation).sample_sensors(share, 100 + i) for i in range(2)]),
         Trajectories.join([recording.between(*test).sample_sensors(share, 200 + i) for i in range(2)]),
     )
