@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -62,6 +63,14 @@ def end(process, timeout_s):
                 process.kill()
     assert process.returncode == 0, err
     return json.loads(out)
+
+
+def state_and_parent(number):
+    """Of a process, as Linux tells it."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return "gone", ""
 
 
 def children_of(folder):
@@ -205,6 +214,16 @@ def test_ten_minutes_of_traffic_are_tracked_and_no_vehicle_pays_more_than_it_has
 
 
 @pytest.mark.slow
+def test_a_kill_leaves_nobody_behind(tmp_path):
+    with start(folder=tmp_path / "live") as process:
+        wait_for(lambda: (tmp_path / "live/replay.out").exists())
+        parts = [number for number in os.listdir("/proc") if state_and_parent(number)[1] == str(process.pid)]
+        assert len(parts) == 3
+        process.kill()
+    wait_for(lambda: {state_and_parent(part)[0] for part in parts} <= {"gone", "Z"})  # Z: nobody here buries it
+
+
+@pytest.mark.slow
 def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
     """Estimator and vehicles outlive it, and what the one has read is what the ledger holds."""
     new_secret(tmp_path / "secret")
@@ -232,8 +251,8 @@ def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
         parts.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
         for num_kills in range(2):
             wait_for(partial(goes_on, num_estimates() + 10, num_kills))
-            parts.running["serve"].kill()
-            parts.running.pop("serve").wait()
+            with parts.running.pop("serve") as killed:
+                killed.kill()
             parts.start(*centre)
         parts.first_line("serve")
         wait_for(partial(goes_on, num_estimates() + 10, 2))

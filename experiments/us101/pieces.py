@@ -142,7 +142,7 @@ def enlarged() -> list[Piece]:
 
 def unexplored() -> list[Piece]:
     """The same, with g trained on its own choices alone."""
-    common: dict[str, Any] = {"spread": 0.1, "exploration": 0.0, "budgets": LONG, "num_seeds": 3}
+    common: dict[str, Any] = {"spread": 0.1, "exploration": 0.0, "budgets": LONG}
     return [
         Piece(kind="pathwise", adjacency="replace-one", **common),
         Piece(kind="individual", **common),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,6 +16,7 @@ from types import FrameType
 
 from dpfuse.errors import DpfuseError
 
+_CODE = "from dpfuse.cli import _parts, main; _parts.end_with_parent(); main()"
 _STARTS_WITHIN_S, _ENDS_WITHIN_S = 120.0, 15.0
 
 
@@ -26,11 +29,11 @@ class Parts:
 
     def start(self, name: str, *arguments: str) -> None:
         """Start `dpfuse NAME ARGUMENTS`."""
-        command = [sys.executable, "-c", "from dpfuse.cli import main; main()", name, *arguments]
+        command = [sys.executable, "-c", _CODE, name, *arguments]
         with (self.folder / f"{name}.out").open("wb") as out, (self.folder / f"{name}.log").open("wb") as log:
             # Of a session of its own: Ctrl-C reaches us alone, and we end them in order.
             self.running[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=log, start_new_session=True
+                command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
             )
 
     def first_line(self, name: str) -> str:
@@ -60,7 +63,20 @@ class Parts:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdin is not None  # a pipe
+            process.stdin.close()
             del self.running[name]
+
+
+def end_with_parent() -> None:
+    """In a part: end as at Ctrl-C when whoever started it is gone, killed or not, and with it our standard input."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=wait, name="dpfuse-parent", daemon=True).start()
 
 
 @contextmanager
