@@ -539,6 +539,28 @@ class TestMemory:
         assert north != south and any(south) and any(west)
 
 
+    def test_room_for_newcomers_is_made_between_steps(self, individual, open_centre):
+        """Nothing that grows with those who came does so in the step that they come in."""
+        centre = open_centre(individual)
+
+        def report(ids):
+            centre.receive_many(np.zeros_like(ids), ids, centre.now, np.full((len(ids), 2), 0.5))
+            centre.tick()
+
+        def rooms():
+            memory, accounts, balances = centre._carry.memory, centre._carry.accounts, centre._ledger._balances
+            kept = [memory._values, memory._last_step, accounts._spent, balances._spent, balances._unwritten]
+            return [*kept, *(part._index._places for part in (memory, accounts, balances))]
+
+        report(np.arange(60))
+        before = rooms()
+        centre.tidy()
+        after = rooms()
+        assert not any(new is old for new, old in zip(after, before, strict=True))  # there was not enough
+        report(np.arange(60 + 16))
+        assert all(new is old for new, old in zip(rooms(), after, strict=True))
+
+
 class TestIndependence:
     """Rule 2 for many streams and turns: a thousand rows, five turns of the compiled shape."""
 

@@ -26,7 +26,7 @@ from dpfuse.policy.structure import Structure
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
 HEADROOM = 2.0**-12
-# With less than this share of its budget left a sensor is silent, unless it has less than that to say.
+# A sensor with less than this share of its budget left adds nothing, unless that costs no more than it has left.
 SMALLEST_ACCOUNT = 2.0**-20
 # exp() of a departure from even spending stays finite.
 LARGEST_DEPARTURE = 12.0
@@ -219,13 +219,16 @@ def scale_contributions(
     stream: Int[AnyArray, " rows"],
     weight: Float[Array, " streams"],
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows d"]]:
-    """Accounts and contributions g_k f_i; with individual accounting none adds more than its account holds."""
+    """Accounts and contributions g_k f_i; with individual accounting none adds more than its account holds.
+
+    Who would is scaled down to what is left, and silent if that is next to nothing.
+    """
     contributions = weight.at[stream].get(mode="fill", fill_value=0.0)[:, None] * features
     if policy.structure.accounting == "total" or not policy.structure.is_private:
         return account, contributions
     cost = policy.structure.charge_factor * jnp.sum(contributions**2, axis=-1)
     is_over = cost > account
-    # The square root of next to nothing has a gradient without bound, and dividing by less than that has none at all.
+    # Near 0 a square root has a slope without bound, and that of account / cost overflows: 0 x inf is NaN.
     is_scaled = is_over & (account > SMALLEST_ACCOUNT * usable_budget(policy))
     scale = jnp.where(is_scaled, _sqrt(account / jnp.where(is_scaled, cost, 1.0)), 0.0)
     return jnp.where(is_over, 0.0, account - cost), jnp.where(is_over, scale, 1.0)[:, None] * contributions

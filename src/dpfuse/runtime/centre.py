@@ -250,7 +250,7 @@ class FusionCentre:
         self._step.estimate_many(carry, *self._released([]))
 
     def tidy(self) -> None:
-        """Do what can wait until a step is out, so that no step has to do it."""
+        """Do what can wait until a step is out, so that the next ones need not, unless very many come at once."""
         self._ledger.tidy()
         self._carry.tidy()
 

@@ -60,7 +60,9 @@ class Bridge:
     ) -> None:
         self._centre, self._hub, self._tokens, self._notes = centre, hub, tokens, notes
         self._next = {stream: max(hub.last_step(stream) - _AGAIN + 1, 1) for stream in hub.streams}
-        self._is_connected, self._is_stopped, self._trouble = threading.Event(), False, ""
+        self._is_connected, self._is_stopped = threading.Event(), False
+        self._hint = "; if it speaks TLS, give --mqtt-ca" if ca is None else ""
+        self._told: set[str] = set()
         self._lock, self._num_unheard = threading.Lock(), 0
         self._client = self._make_client(ca)
         self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
@@ -111,7 +113,7 @@ class Bridge:
 
     def _on_connect(self, client: paho.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
         if reason.is_failure:
-            self._tell(f"the broker refuses the centre: {reason}; is it set up with the same secret?")
+            self._tell("refused", f"the broker refuses the centre: {reason}; is it set up with the same secret?")
             return
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         topics = [(f"dpfuse/{stream}/reports/+", options) for stream in self._hub.streams]
@@ -126,24 +128,25 @@ class Bridge:
     def _on_subscribe(self, *_: Any) -> None:
         self._num_unheard -= 1
         if self._num_unheard == 0:
-            self._trouble = ""
+            self._told.clear()
             self._is_connected.set()
 
     def _on_connect_fail(self, *_: Any) -> None:
         error = sys.exception()  # paho calls this where it catches it
-        self._tell(f"the broker cannot be reached: {error}; it is tried again and again")
+        self._tell("away", f"the broker cannot be reached: {error}; it is tried again and again")
 
     def _on_disconnect(self, *_: Any) -> None:
         if not self._is_stopped:
-            hint = "" if self.is_connected else "; if it speaks TLS, give --mqtt-ca"
+            hint = "" if self.is_connected else self._hint
             self._is_connected.clear()
-            self._tell(f"the broker hung up, and is tried again{hint}")
+            if "refused" not in self._told:  # which says more
+                self._tell("gone", f"the broker hung up, and is tried again{hint}")
 
-    def _tell(self, trouble: str) -> None:
-        """The first of the kind since all was well."""
-        if not self._trouble:
+    def _tell(self, kind: str, trouble: str) -> None:
+        """Say it, once for each kind since all was well."""
+        if kind not in self._told and not self._is_stopped:
             _log.warning("%s", trouble)
-        self._trouble = trouble
+            self._told.add(kind)
 
     def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
         try:
