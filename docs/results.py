@@ -71,12 +71,13 @@ def quoted_us101() -> str:
         cells = [f"{row['mse']:.0f}" + (f" ({row['ratio']:.2f})" if "ratio" in row else "") for row in rows]
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     enlarged = found["enlarged"]["tables"]["remove-one, with simulated traffic"]["individual"]
+    floor = found["enlarged"]["floor"]["mse"]
     lower = ", ".join(f"{row['mse']:.0f}" for row in enlarged if row["budget"] in budgets)
     return (
         "\n".join(lines)
         + "\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
         + f"{found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. Trained on ten hours of simulated "
-        + f"traffic besides, individual accounts come down to {lower}. "
+        + f"traffic besides, individual accounts come down to {lower} (without noise {floor:.0f}). "
         + "[experiments/us101](experiments/us101/README.md) has both adjacencies, intervals, folds and figures.*\n"
     )
 

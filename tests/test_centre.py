@@ -538,7 +538,6 @@ class TestMemory:
         north, south, west = (steps[1][number, 5] for number in range(3))
         assert north != south and any(south) and any(west)
 
-
     def test_room_for_newcomers_is_made_between_steps(self, individual, open_centre):
         """Nothing that grows with those who came does so in the step that they come in."""
         centre = open_centre(individual)

@@ -55,6 +55,9 @@ class Piece:
     exploration: float = 1.0
     ppo: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        assert self.on_us101 or self.spread is not None, "trained on nothing"
+
     @property
     def accounting(self) -> Literal["total", "individual"]:
         return "individual" if self.kind == "individual" else "total"

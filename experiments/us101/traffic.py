@@ -17,7 +17,7 @@ NUM_FOLDS = 5
 GAP_S = 75.0
 # How often the training part is used, each time with other vehicles reporting.
 NUM_SUBSETS = 16
-# Runs that training windows are drawn from; they overlap by the longest horizon, so that every start is possible.
+# Runs that training windows are drawn from; they overlap by 300 steps, the longest horizon: every start is possible.
 _RUN_STEPS, _STRIDE = 900, 600
 
 
