@@ -91,7 +91,7 @@ class TestRecord:
     def test_the_page_quotes_its_results(self, study, results):
         page = (FOLDER / "README.md").read_text()
         assert study["report"].on_page(page, results) == page
-        assert page.count("<!-- table") == len(study["report"].tables(results)) == 15
+        assert page.count("<!-- table") == len(study["report"].tables(results)) == 17
 
     def test_nobody_was_over_budget(self, results):
         for part in (results["split"], results["folds"], results["sensitivity"], results["enlarged"]["tables"]):
@@ -138,6 +138,14 @@ class TestRecord:
             for ppo, pathwise in zip(more["ppo"], more["pathwise"], strict=True):
                 assert 0.94 < ppo["validation_mse"] / pathwise["validation_mse"] < 0.985
         assert results["enlarged"]["floor"]["mse"] < 0.75 * results["floor"]["mse"]
+
+    def test_with_simulated_traffic_exploration_makes_no_clear_difference(self, results):
+        enlarged = results["enlarged"]["tables"]
+        for adjacency, kind, most in (("remove-one", "individual", 0.03), ("replace-one", "pathwise", 0.02)):
+            title = f"{adjacency}, with simulated traffic"
+            explored = {row["budget"]: row["validation_mse"] for row in enlarged[title][kind]}
+            for row in enlarged[f"{title}, no exploration"][kind]:
+                assert row["validation_mse"] == pytest.approx(explored[row["budget"]], rel=most)
 
     def test_a_simulated_freeway_close_to_the_real_one_teaches_as_well(self, results):
         rows = results["sensitivity"]["trained on simulated traffic, give or take 10%"].values()

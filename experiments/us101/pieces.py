@@ -144,13 +144,9 @@ def enlarged() -> list[Piece]:
 
 
 def unexplored() -> list[Piece]:
-    """The same, with g trained on its own choices alone."""
+    """The same, with g trained on its own choices alone: one with accounts of its own, one without."""
     common: dict[str, Any] = {"spread": 0.1, "exploration": 0.0, "budgets": LONG}
-    return [
-        Piece(kind="pathwise", adjacency="replace-one", **common),
-        Piece(kind="individual", **common),
-        Piece(kind="pathwise", **common),
-    ]
+    return [Piece(kind="individual", **common), Piece(kind="pathwise", adjacency="replace-one", **common)]
 
 
 def ablation() -> list[Piece]:
