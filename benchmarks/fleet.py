@@ -11,6 +11,7 @@ same size is written and synced, without a ledger: what that takes is the limit 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _measure import summarise, write_results
+from _measure import RESULTS, summarise, write_results
 from live_step import make_design
 from rich.progress import Progress
 
@@ -29,6 +30,7 @@ from dpfuse.runtime import Published, Ticker
 STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
 DELAY_S = 0.14
 CHURN, IN_TWO_STREAMS = 0.01, 0.03
+NUM_EARLIER = 4
 
 
 def main() -> None:
@@ -41,7 +43,27 @@ def main() -> None:
         results = {accounting: measure(accounting, seconds, progress) for accounting in ("individual", "total")}
     setting = {"streams": STREAMS, "sensors": SENSORS, "interval_s": INTERVAL_S, "seconds": seconds, "churn": CHURN}
     setting["in_two_streams"] = IN_TWO_STREAMS
-    write_results("fleet", {"setting": setting, "accounting": results}, packages=["apsw"])
+    kept = {"setting": setting, "accounting": results, "earlier": earlier_runs()}
+    write_results("fleet", kept, packages=["apsw"])
+
+
+def earlier_runs() -> list[dict[str, Any]]:
+    """The last runs before this one, in brief: whoever reads of one run should know how others went."""
+    path = RESULTS / "fleet.json"
+    if not path.exists():
+        return []
+    before = json.loads(path.read_text())
+    return [*before.get("earlier", []), {name: brief(run) for name, run in before["accounting"].items()}][-NUM_EARLIER:]
+
+
+def brief(run: dict[str, Any]) -> dict[str, Any]:
+    """What was missed and late, and milliseconds."""
+    counts = {name: run[name] for name in ("steps", "missed", "late")}
+    return counts | {
+        "tick_p99": run["tick_ms"]["p99"],
+        "work_max": run["work_ms"]["max"],
+        "sync_max": run["sync_ms"]["max"],
+    }
 
 
 def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, Any]:

@@ -144,7 +144,21 @@ def fleet() -> str:
         f"{bare['individual']['max']:.0f} ms at worst. One durable release of one stream takes {ratios['total']:.1f} "
         f"({ratios['individual']:.1f}) times as long as its noise and one sync of a file. *`make bench`, kept in "
         "[../benchmarks/results/fleet.json](../benchmarks/results/fleet.json) and "
-        "[durable.json](../benchmarks/results/durable.json).*\n"
+        "[durable.json](../benchmarks/results/durable.json).*\n" + _earlier(found["earlier"])
+    )
+
+
+def _earlier(runs: list[dict[str, Any]]) -> str:
+    """How the runs before the one that is quoted went."""
+    if not runs:
+        return ""
+    missed = [sum(run["missed"] for run in both.values()) for both in runs]
+    p99 = {name: max(both[name]["tick_p99"] for both in runs) for name in ("total", "individual")}
+    work, sync = (max(run[name] for both in runs for run in both.values()) for name in ("work_max", "sync_max"))
+    return (
+        f"\nThe {len(runs)} runs before it missed {_several(missed)} of their ticks, with a 99th percentile of at most "
+        f"{p99['total']:.0f} and {p99['individual']:.0f} ms. The work itself never took more than {work:.0f} ms, but a "
+        f"commit waited up to {sync:.0f} ms for the disk: if that makes a tick late, it costs the next.\n"
     )
 
 
