@@ -65,6 +65,7 @@ def make_design(accounting: str, num_steps: int = STEPS) -> dpfuse.Design:
         horizon=num_steps,
         expected_stay=num_steps,
         crowd=float(SENSORS),
+        recurrent_filter="guided",
     )
     constants = Constants(
         jnp.float32(0.5), jnp.zeros(2), jnp.array([400.0, 20.0]), jnp.array([230.0]), jnp.array([45.0])

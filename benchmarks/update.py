@@ -22,7 +22,7 @@ from dpfuse.policy.step import (
     Constants,
     Policy,
     Reports,
-    choose_weight,
+    ask,
     estimate,
     init_public,
     make_policy,
@@ -94,7 +94,7 @@ def make_traffic(rng: np.random.Generator) -> dpfuse.Trajectories:
 
 
 def make_adaptive_policy() -> Policy:
-    """The demo's adaptive design, untrained but with a g that does something."""
+    """The demo's adaptive design, untrained but with an f that is guided and a g that does something."""
     structure = Structure(
         num_states=1,
         num_channels=2,
@@ -106,6 +106,7 @@ def make_adaptive_policy() -> Policy:
         horizon=STEPS,
         expected_stay=STEPS,
         crowd=PRESENT * SLOTS,
+        recurrent_filter="guided",
     )
     constants = Constants(
         jnp.float32(0.5), jnp.zeros(2), jnp.array([400.0, 20.0]), jnp.array([64.0]), jnp.array([15.0])
@@ -113,7 +114,9 @@ def make_adaptive_policy() -> Policy:
     policy = make_policy(structure, constants, key=jax.random.key(0))
     head = policy.networks.fusion_weight.head
     moved = eqx.tree_at(lambda h: h.weight, head, jax.random.normal(jax.random.key(2), head.weight.shape))
-    return eqx.tree_at(lambda p: p.networks.fusion_weight.head, policy, moved)
+    policy = eqx.tree_at(lambda p: p.networks.fusion_weight.head, policy, moved)
+    guide = 0.1 * jax.random.normal(jax.random.key(3), policy.networks.recurrent_filter.guide.shape)
+    return eqx.tree_at(lambda p: p.networks.recurrent_filter.guide, policy, guide)
 
 
 def every_slot(data: dpfuse.Trajectories) -> Windows:
@@ -151,9 +154,10 @@ def make_plain_update(optimiser, policy: Policy, windows: Windows, noise):
             scaled, present = to_inputs(whole, reports)
             hidden = jnp.where(arrived[:, None], 0.0, hidden)
             hidden = jnp.where(present[:, None], jax.vmap(cell)(scaled, hidden), hidden)
-            raw = jax.vmap(f.head)(hidden)
+            public, (weight, readout) = ask(whole, public)
+            own = readout[windows.window]
+            raw = jnp.einsum("rdh,rh->rd", own[..., :-1], hidden) + own[..., -1]
             features = jnp.where(present[:, None], raw / jnp.sqrt(1 + jnp.sum(raw**2, -1, keepdims=True)), 0.0)
-            public, weight = choose_weight(whole, public)
             _, contributions = scale_contributions(whole, hidden[:, 0], features, reports.stream, weight)
             public, result = estimate(whole, public, weight, release(contributions, reports.stream, noise_now))
             return (hidden, public), result

@@ -77,7 +77,7 @@ def quoted_us101() -> str:
         "\n".join(lines)
         + "\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
         + f"{found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. Trained on ten hours of simulated "
-        + f"traffic besides, individual accounts come down to {lower} (without noise {floor:.0f}). "
+        + f"traffic besides, and twice as long, individual accounts come down to {lower} (without noise {floor:.0f}). "
         + "[experiments/us101](experiments/us101/README.md) has both adjacencies, intervals, folds and figures.*\n"
     )
 

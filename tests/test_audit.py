@@ -240,8 +240,8 @@ def changed_part(change):
     def meddle(step):
         own = step.private_part
 
-        def private_part(weight, hidden, block):
-            hidden, proposed = own(weight, hidden, block)
+        def private_part(query, hidden, block):
+            hidden, proposed = own(query, hidden, block)
             return hidden, change(block, proposed)
 
         step.private_part = private_part
@@ -271,8 +271,8 @@ class TestPlantedBugs:
             own = step.public_part
 
             def public_part(public, block):
-                public, weight, estimate = own(public, block)
-                return public, 1.5 * weight, estimate
+                public, query, estimate = own(public, block)
+                return public, query._replace(weight=1.5 * query.weight), estimate
 
             step.public_part = public_part
             return step

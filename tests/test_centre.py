@@ -9,6 +9,7 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -416,10 +417,15 @@ class TestRestarts:
                     centre = open_centre(design, name)
         return published, centre
 
+    def asked(self, centre):
+        """What the sensors will be asked next, to the last bit."""
+        return [np.asarray(part).tobytes() for part in jax.tree.leaves(centre._carry.query)]
+
     def test_it_goes_on_as_if_nothing_had_been(self, design, open_centre):
-        plain, _ = self.run(open_centre, design, "plain.db", stops=())
+        plain, unstopped = self.run(open_centre, design, "plain.db", stops=())
         stopped, centre = self.run(open_centre, design, "stopped.db", stops=(0, 3, 6, 9))
         assert stopped == plain  # weights and estimates to the last bit, given the same releases
+        assert self.asked(centre) == self.asked(unstopped) and len(self.asked(centre)) == 2
         assert centre.now == 11
 
     def test_a_gap_counts_as_a_step_without_news(self, design, open_centre):

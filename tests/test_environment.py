@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dpfuse.gym
 from conftest import busy_data, departing, make_design
-from dpfuse.policy.rollout import Crowd, close_loop
+from dpfuse.policy.rollout import close_loop
 from dpfuse.privacy.budget import squared_steps
 from dpfuse.privacy.release import to_grid
 
@@ -175,14 +175,14 @@ class TestBudget:
 
 
 class TestSameAsAlgorithm1:
-    def test_even_shares_are_the_classical_spending(self):
+    @pytest.mark.parametrize("kind", ["gru", "guided"])
+    def test_even_shares_are_the_classical_spending(self, kind):
         """On the same windows and noise, the environment is the loop that training and evaluation use."""
-        design = make_design(spread=0.5)
+        design = make_design(spread=0.5, recurrent_filter=kind)
         envs = make_vec(design)
         observed, rewards, weights = play(envs, [even(k) for k in range(HORIZON)])
-        episodes, count = envs._game._episodes, np.arange(NUM_ENVS)
-        crowd = Crowd(episodes.features, np.zeros((HORIZON, NUM_ENVS), bool), count, np.ones(NUM_ENVS, np.float32))
-        result = jax.jit(close_loop)(without_g(design.policy), crowd, episodes.noise)
+        episodes = envs._game._episodes
+        result = jax.jit(close_loop)(without_g(design.policy), episodes.crowd, episodes.noise)
         np.testing.assert_allclose(weights, result.weight, rtol=1e-5)
         np.testing.assert_allclose(observed[:-1], result.observed, rtol=1e-4, atol=1e-5)
         errors = np.mean(((result.mean - episodes.state) / design.policy.constants.state_std) ** 2, axis=-1)
@@ -194,16 +194,14 @@ class TestSameAsAlgorithm1:
         envs = make_vec(design, action="departure")
         _, _, weights = play(envs, [np.full((NUM_ENVS, 1), 0.7, np.float32)] * HORIZON)
         episodes = envs._game._episodes
-        crowd = Crowd(
-            episodes.features, np.zeros((HORIZON, NUM_ENVS), bool), np.arange(NUM_ENVS), np.ones(NUM_ENVS, np.float32)
-        )
-        result = jax.jit(close_loop)(departing(without_g(design.policy), 0.7), crowd, episodes.noise)
+        result = jax.jit(close_loop)(departing(without_g(design.policy), 0.7), episodes.crowd, episodes.noise)
         np.testing.assert_allclose(weights, result.weight, rtol=1e-5)
         assert weights.std() > 0.01
 
-    def test_errors_are_those_of_an_evaluation(self):
+    @pytest.mark.parametrize("kind", ["gru", "guided"])
+    def test_errors_are_those_of_an_evaluation(self, kind):
         """Windows and noise drawn apart, so the means agree within Z standard errors; other spending is noticed."""
-        design, test = make_design(spread=0.5), busy_data(num_runs=COUNT)
+        design, test = make_design(spread=0.5, recurrent_filter=kind), busy_data(num_runs=COUNT)
         even_design = dpfuse.Design(without_g(design.policy), design.guarantee, design.interval_s)
         report = dpfuse.evaluate(even_design, test, num_draws=1)
         envs = make_vec(design, test, num_envs=COUNT)

@@ -190,18 +190,20 @@ class TestIndependence:
 
 
 class TestEdges:
+    @pytest.mark.parametrize("kind", ["gru", "guided"])
     @pytest.mark.parametrize("features", FEATURE_SETS)
-    def test_features_on_the_edge_of_their_set_are_heard(self, features):
+    def test_features_on_the_edge_of_their_set_are_heard(self, features, kind):
         """A filter with huge weights saturates; rounding must not carry its features out of the set, to count as 0."""
-        design = make_design(features=features, spread=1.0)
+        design = make_design(features=features, spread=1.0, recurrent_filter=kind)
         loud = with_networks(design.policy, lambda leaf, rng: 1e6 * leaf).networks.recurrent_filter
         policy = eqx.tree_at(lambda p: p.networks.recurrent_filter, design.policy, loud)
         step = ExactStep(replace(design, policy=policy), NUM_ROWS)
         outcome = run(step, feed := make_feed())
         assert is_inside(step, outcome, feed)
-        there = (feed.ids[0] >= 0) & np.isfinite(feed.measurements[0]).all(-1)
-        longest = np.linalg.norm(outcome.rows[0][there], axis=-1) / outcome.public[0][0]
-        assert (longest.min() if features == "ball" else longest.max()) > 0.999
+        for k in range(len(feed.ids)):
+            there = (feed.ids[k] >= 0) & np.isfinite(feed.measurements[k]).all(-1)
+            longest = np.linalg.norm(outcome.rows[k][there], axis=-1) / outcome.public[k][0]
+            assert (longest.min() if features == "ball" else longest.max()) > 0.999
 
     def test_an_affine_filter_fills_its_box(self):
         design = make_design(features="box", recurrent_filter="affine")

@@ -69,8 +69,15 @@ def test_commands_print_the_numbers_that_are_shown(page, tmp_path):
 
 @pages
 def test_links_lead_somewhere(page):
-    targets = re.findall(r"\]\(([^)#]+)\)", page.read_text())
-    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+    targets = [t.split("#") for t in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in t]
+    files = [(page.parent / file if file else page, *part) for file, *part in targets]
+    assert [file for file, *part in files if not file.exists() or not set(part) <= headings(file)] == []
+
+
+def headings(page: Path) -> set[str]:
+    """What a link may have after its `#`."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M) if page.suffix == ".md" else []
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 @pages

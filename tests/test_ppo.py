@@ -23,9 +23,9 @@ from dpfuse.training.settings import PPO
 SHORT = PPO(num_rounds=2, num_iterations=2, num_episodes=32, num_epochs=2)
 
 
-def play_everything(accounting="total", seed=0):
+def play_everything(accounting="total", seed=0, **options):
     """A design with weights drawn at random, all of some busy windows, and noise for them."""
-    design = make_design(accounting=accounting, spread=0.5, expected_stay=1.0, seed=seed)
+    design = make_design(accounting=accounting, spread=0.5, expected_stay=1.0, seed=seed, **options)
     data = busy_data(num_runs=4)
     windows = cut(data, np.arange(4), np.zeros(4, int), data.num_steps)
     return design, windows, draw_noise(design.structure, windows, jax.random.key(seed))
@@ -34,7 +34,7 @@ def play_everything(accounting="total", seed=0):
 class TestLoop:
     def test_with_one_budget_the_sum_of_the_features_is_all_that_matters(self):
         """Sums are taken before the loop: they must be the sums of what each sensor adds."""
-        design, windows, noise = play_everything()
+        design, windows, noise = play_everything(recurrent_filter="gru")
         whole = rollout(design.policy, windows, noise)
         summed = close_loop(design.policy, add_up(listen(design.policy, windows), 4), noise)
         by_window = np.zeros(noise.shape)

@@ -14,6 +14,7 @@ from conftest import SOME_CASES, busy_data, departing, make_design, with_network
 from dpfuse.policy import ExactStep, Reports, rollout
 from dpfuse.policy.rollout import cut, draw_noise, pad_rows
 from dpfuse.policy.step import (
+    ask,
     choose_weight,
     contribute,
     estimate,
@@ -42,11 +43,11 @@ def noise_for(windows, seed=0, dimension=2, scale=1.0):
 
 @eqx.filter_jit
 def one_step(policy, private, public, reports, noise):
-    public, weight = choose_weight(policy, public)
+    public, query = ask(policy, public)
     private = private._replace(account=open_accounts(policy, private.account, reports.arrived))
-    private, contributions, _ = contribute(policy, private, reports, weight)
-    public, (mean, std) = estimate(policy, public, weight, release(contributions, reports.stream, noise))
-    return private, public, (mean, std, weight, contributions)
+    private, contributions, _ = contribute(policy, private, reports, query)
+    public, (mean, std) = estimate(policy, public, query.weight, release(contributions, reports.stream, noise))
+    return private, public, (mean, std, query.weight, contributions)
 
 
 def stream(policy, data, noise):
@@ -196,12 +197,39 @@ def public_part(policy, data, releases, account_share):
     private = private._replace(account=private.account * account_share)
     seen = []
     for k, released in enumerate(releases):
-        public, weight = choose_weight(policy, public)
+        public, query = ask(policy, public)
         reports = Reports(measurements[k], present[k], arrived[k], jnp.zeros(present.shape[1], int))
-        private, _, _ = contribute(policy, private, reports, weight)
-        public, estimated = estimate(policy, public, weight, released[None])
-        seen.append((weight, estimated, public))
+        private, _, _ = contribute(policy, private, reports, query)
+        public, estimated = estimate(policy, public, query.weight, released[None])
+        seen.append((query, estimated, public))
     return seen
+
+
+class TestGuidance:
+    """What sensors say follows the releases, if f is guided, and only then."""
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    @pytest.mark.parametrize("kind", ["gru", "guided"])
+    def test_features_follow_what_was_released(self, accounting, kind):
+        # With a weight that is the same whatever was released, contributions differ by what f says alone.
+        design = make_design(accounting, spread=0.5, policy="schedule", recurrent_filter=kind, expected_stay=100.0)
+        windows = windows_of(busy_data(num_steps=HORIZON))
+        one, other = (
+            np.asarray(run_windows(design.policy, windows, noise_for(windows, seed)).contributions) for seed in (0, 1)
+        )
+        np.testing.assert_array_equal(one[0], other[0])
+        heard = (one[1:] != 0).any(-1)
+        assert heard.any() and (one[1:] != other[1:]).any(-1)[heard].all() == (kind == "guided")
+        assert kind == "guided" or (one == other).all()
+
+    def test_begins_without(self):
+        windows = windows_of(busy_data(num_steps=HORIZON))
+        noise = noise_for(windows)
+        guided, own = (
+            run_windows(make_design(recurrent_filter=kind).policy, windows, noise) for kind in ("guided", "gru")
+        )
+        np.testing.assert_allclose(guided.contributions, own.contributions, rtol=1e-4, atol=1e-6)
+        assert np.abs(own.contributions).max() > 0.05
 
 
 class TestWhatMayBeRead:

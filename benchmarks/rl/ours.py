@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from problem import STEPS, read_problem, units, validation_episodes
 
 import dpfuse
-from dpfuse.policy.rollout import Crowd, close_loop
+from dpfuse.policy.rollout import close_loop
 from dpfuse.policy.step import Policy
 from dpfuse.training.alternating import collect, make_hear, make_play
 from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
@@ -45,9 +45,6 @@ def main() -> None:
 
 def make_judge(policy: Policy, episodes, scale: float):
     """The mean squared error of a g on the validation episodes."""
-    count = episodes.state.shape[1]
-    nobody = jnp.zeros((STEPS, count), bool)
-    crowd = Crowd(episodes.features, nobody, jnp.arange(count), jnp.ones(count))
 
     @jax.jit
     def error(fusion_weight, crowd, noise, state):
@@ -56,7 +53,7 @@ def make_judge(policy: Policy, episodes, scale: float):
         return jnp.mean(((mean - state) / policy.constants.state_std) ** 2)
 
     return lambda fusion_weight: (
-        scale * float(error(jax.device_get(fusion_weight), crowd, episodes.noise, episodes.state))
+        scale * float(error(jax.device_get(fusion_weight), episodes.crowd, episodes.noise, episodes.state))
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 import dpfuse
 import dpfuse.data
-from dpfuse.policy.rollout import Windows, add_up, draw_noise, listen
+from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
 from dpfuse.policy.step import make_networks
 from dpfuse.systems import freeway
 from dpfuse.training.environment import Episodes
@@ -70,19 +70,21 @@ def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) 
 def validation_episodes(problem: Problem) -> Episodes:
     """The windows that both sides are judged on, each with several draws of noise, the same every time."""
     policy = problem.design.policy
+    assert policy.structure.is_summed  # Algorithm 2 has the paper's f
     windows = spaced_windows(problem.validation, STEPS, VALIDATION_WINDOWS)
 
     @jax.jit
     def prepare(windows: Windows) -> Episodes:
-        features = add_up(listen(policy, windows), windows.state.shape[1]).features
+        once = add_up(listen(policy, windows), windows.state.shape[1])
         keys = jax.random.split(jax.random.key(0), VALIDATION_DRAWS)
         noise = [draw_noise(policy.structure, windows, key) for key in keys]
-        repeat = (1, VALIDATION_DRAWS, 1)
-        return Episodes(
-            jax.numpy.tile(features, repeat),
-            jax.numpy.concatenate(noise, axis=1),
-            jax.numpy.tile(windows.state, repeat),
+        heard, present, arrived, state = (
+            jax.numpy.concatenate([leaf] * VALIDATION_DRAWS, axis=1)
+            for leaf in (once.heard, once.present, once.arrived, windows.state)
         )
+        count = heard.shape[1]
+        crowd = Crowd(heard, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
+        return Episodes(crowd, jax.numpy.concatenate(noise, axis=1), state)
 
     return jax.block_until_ready(prepare(jax.device_put(windows)))
 

@@ -41,6 +41,13 @@ class Method(StrEnum):
     ppo = "ppo"
 
 
+class RecurrentFilter(StrEnum):
+    """What f reads."""
+
+    gru = "gru"
+    guided = "guided"
+
+
 class SplitBy(StrEnum):
     """How the recording is cut into training, validation and test."""
 
@@ -69,6 +76,13 @@ def train(
     method: Annotated[
         Method, typer.Option(help="Gradients through the whole loop, or the paper's Algorithm 2.")
     ] = Method.pathwise,
+    recurrent_filter: Annotated[
+        RecurrentFilter | None,
+        typer.Option(
+            help="What f reads: a sensor's own history, as in the paper (gru), or past releases too (guided). "
+            "By default guided for adaptive policies that are trained pathwise and for the floor."
+        ),
+    ] = None,
     horizon: Annotated[int | None, typer.Option(help="Releases in all; by default the length of a run.")] = None,
     stationary: Annotated[bool, typer.Option("--stationary", help="No end; needs individual accounting.")] = False,
     updates: Annotated[int, typer.Option(help="Gradient steps at most.")] = 2000,
@@ -105,6 +119,7 @@ def train(
         method=method.value,
         horizon=horizon,
         stationary=stationary,
+        architecture=dpfuse.Architecture(recurrent_filter=recurrent_filter.value if recurrent_filter else None),
         optimisation=dpfuse.Optimisation(num_updates=updates),
         seed=seed,
         progress=True,

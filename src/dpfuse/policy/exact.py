@@ -1,6 +1,6 @@
 """The one step in exact arithmetic: what a live centre runs, for all its streams at once.
 
-Floating point proposes, integers dispose: the jitted parts of `dpfuse.policy.step` propose a weight and each sensor's
+Floating point proposes, integers dispose: the jitted parts of `dpfuse.policy.step` propose a query and each sensor's
 features, `dpfuse.privacy.Mechanism` rounds, checks, debits and adds them up in integers and draws the noise, and the
 estimator reads the integers that were released.
 """
@@ -25,8 +25,9 @@ from dpfuse.policy.step import (
     Policy,
     Private,
     Public,
+    Query,
     Reports,
-    choose_weight,
+    ask,
     contribute,
     estimate,
     init_public,
@@ -53,14 +54,14 @@ class Carry(NamedTuple):
         num_steps: steps that were charged or skipped so far.
         memory: what the recurrent filter remembers of each sensor, written in place.
         public: what anybody could compute from the releases.
-        weight: g_k of the step to come, as proposed from `public`, shape (streams,); public too.
+        query: what the sensors are asked in the step to come, as proposed from `public`; public too.
         accounts: budgets in integers, debited in place: one for each stream, or one set for the sensors of all.
     """
 
     num_steps: int
     memory: Memory
     public: Public
-    weight: jax.Array
+    query: Query
     accounts: Accounts
 
     def tidy(self) -> None:
@@ -117,7 +118,7 @@ class ExactStep:
         self._policy, self._horizon = design.policy, structure.horizon
         self._num_rows, self._num_streams, self._forget_after = num_rows, num_streams, forget_after
         # The weights are compiled in: handing them over at every step would take longer than the step.
-        self._first = jax.jit(partial(_first_weight, design.policy, num_streams))()
+        self._first = jax.jit(partial(_first_query, design.policy, num_streams))()
         self.private_part = jax.jit(partial(_private_part, design.policy))
         self.public_part = jax.jit(partial(_public_part, design.policy))
 
@@ -126,8 +127,8 @@ class ExactStep:
         if accounts is None:
             accounts = self._open_accounts()
         accounts = (accounts,) if isinstance(accounts, TotalFilter) else accounts
-        public, weight = self._first
-        return Carry(0, Memory(self.hidden_size), public, weight, accounts)
+        public, query = self._first
+        return Carry(0, Memory(self.hidden_size), public, query, accounts)
 
     @property
     def hidden_size(self) -> int:
@@ -168,14 +169,14 @@ class ExactStep:
             stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
         """
         sensors, places, block = self.prepare(carry, ids, measurements, present, stream)
-        hidden, values = self._in_turns(carry.weight, carry.memory.read(places), block)
+        hidden, values = self._in_turns(carry.query, carry.memory.read(places), block)
         return Proposed(stream, sensors, places, hidden, values)
 
     def charge(self, carry: Carry, proposed: Proposed) -> tuple[Carry, list[Charged]]:
         """Pay for the step of every stream, and remember."""
         self._check_not_over(carry)
         stream, sensors, places, hidden, values = proposed
-        weights = np.asarray(carry.weight).tolist()
+        weights = np.asarray(carry.query.weight).tolist()
         charged = self.mechanism.charge_many(carry.accounts, weights, stream, sensors, values)
         self.remember(carry, stream, sensors, places, hidden)
         return carry._replace(num_steps=carry.num_steps + 1), charged
@@ -250,8 +251,8 @@ class ExactStep:
         block = np.empty((len(values), 1 + values.shape[1]), np.float32)
         block[:, 0] = weights / GRID
         block[:, 1:] = values / GRID
-        public, weight, result = self.public_part(carry.public, block)
-        return carry._replace(public=public, weight=weight), result
+        public, query, result = self.public_part(carry.public, block)
+        return carry._replace(public=public, query=query), result
 
     def follow(self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[Carry, Estimate]:
         """A step of the past, or one that was skipped: weights and values as they were released, and nothing charged.
@@ -272,14 +273,14 @@ class ExactStep:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
 
     def _in_turns(
-        self, weight: jax.Array, hidden: NDArray[np.float32], block: NDArray[np.float32]
+        self, query: Query, hidden: NDArray[np.float32], block: NDArray[np.float32]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The private part over all rows, `num_rows` at a time, and at least once."""
         num_rows, size = len(block), self._num_rows
         if padding := -num_rows % size or size * (num_rows == 0):
             hidden, block = (np.concatenate([part, _zeros_like(part, padding)]) for part in (hidden, block))
         spans = [slice(first, first + size) for first in range(0, len(block), size)]
-        turns = [self.private_part(weight, hidden[span], block[span]) for span in spans]
+        turns = [self.private_part(query, hidden[span], block[span]) for span in spans]
         own_hidden, proposed = zip(*turns, strict=True)
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
 
@@ -336,14 +337,12 @@ def _join(parts: Sequence[jax.Array]) -> NDArray[np.float32]:
     return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
-def _first_weight(policy: Policy, num_streams: int) -> tuple[Public, jax.Array]:
-    """Streams from which nothing was released, and what g makes of that."""
-    return choose_weight(policy, init_public(policy, num_streams))
+def _first_query(policy: Policy, num_streams: int) -> tuple[Public, Query]:
+    """Streams from which nothing was released, and what is asked then."""
+    return ask(policy, init_public(policy, num_streams))
 
 
-def _private_part(
-    policy: Policy, weight: jax.Array, hidden: jax.Array, block: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def _private_part(policy: Policy, query: Query, hidden: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Memory, and what is charged for: the features (total) or the contributions (individual) of each row.
 
     The block's columns: measurements, the stream, whether there is a report, whether the sensor is new, and what is
@@ -351,12 +350,12 @@ def _private_part(
     """
     stream, present, arrived, account = block[:, -4].astype(jnp.int32), block[:, -3] > 0, block[:, -2] > 0, block[:, -1]
     reports = Reports(block[:, :-4], present, arrived, stream)
-    private, contributions, features = contribute(policy, Private(hidden, account), reports, weight)
+    private, contributions, features = contribute(policy, Private(hidden, account), reports, query)
     return private.hidden, features if policy.structure.accounting == "total" else contributions
 
 
-def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, jax.Array, Estimate]:
-    """The estimate from weight and release, side by side in one block, and the weight of the next step."""
+def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Query, Estimate]:
+    """The estimate from weight and release, side by side in one block, and what is asked in the next step."""
     public, result = estimate(policy, public, block[:, 0], block[:, 1:])
-    public, weight = choose_weight(policy, public)
-    return public, weight, result
+    public, query = ask(policy, public)
+    return public, query, result

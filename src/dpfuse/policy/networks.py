@@ -17,16 +17,28 @@ from dpfuse.policy.structure import AnyFeatures, Structure
 # What comes in may be NumPy's; JAX takes it as it is.
 AnyArray = Array | np.ndarray
 
+# The last layer of f for each stream: its weights, and behind them its bias.
+Readout = Float[Array, "streams d h+1"]
+
 # Rounding in float32 must not carry a feature out of its set: what is outside in integers counts for nothing.
 _INSIDE = 1 - 2.0**-20
 _HEAD_GAIN = 3.0
 
 
 class RecurrentFilter(eqx.Module):
-    """f: each sensor's own history, as features in the feature set."""
+    """f: each sensor's own history, guided by past releases or not, as features in the feature set.
+
+    A GRU remembers the history, and a linear layer, the readout, tells what of it counts. A guided filter moves the
+    readout with E's memory of past releases: with what is known already, sensors can speak of what is not,
+
+        raw_i = (W + sum_j m_j V_j) (h_i, 1),
+
+    where h_i is sensor i's own memory and m that of E, which is public.
+    """
 
     gru: GRU
     head: eqx.nn.Linear
+    guide: Float[Array, "e d h+1"] | None
     features: AnyFeatures = eqx.field(static=True)
 
     def __init__(self, structure: Structure, *, key: PRNGKeyArray):
@@ -35,27 +47,53 @@ class RecurrentFilter(eqx.Module):
         head = eqx.nn.Linear(structure.filter_size, structure.dimension, key=head_key)
         # Features that start out near 0 say nothing over the noise, and training takes long to find them.
         self.head = eqx.tree_at(lambda h: h.weight, head, _HEAD_GAIN * head.weight)
+        # No guidance to begin with: what E remembers means nothing yet.
+        shape = structure.estimator_size, structure.dimension, structure.filter_size + 1
+        self.guide = jnp.zeros(shape) if structure.is_guided else None
         self.features = structure.features
 
     @property
     def hidden_size(self) -> int:
         return self.gru.hidden_size
 
-    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
+    def readout(self, known: Float[Array, "streams e"]) -> Readout | None:
+        """What each stream's sensors are asked about, given E's memory; None if that is always the same."""
+        if self.guide is None:
+            return None
+        own = jnp.concatenate([self.head.weight, _bias(self.head).T], axis=1)
+        return own[None] + jnp.einsum("se,edh->sdh", known, self.guide)
+
+    def step(
+        self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray, readout: Readout | None, stream: AnyArray
+    ) -> tuple[Array, Array]:
         """Memory and features of each row after one more step; a row without input keeps its memory and has 0."""
         before = jnp.where(arrived[None], 0.0, hidden.T)  # in columns, see `dpfuse.policy.gru`
         after = jnp.where(present[None], self.gru.advance(before, inputs.T), before)
-        return after.T, self._features(after, present)
+        return after.T, self.read(self._heard(after, present), present, readout, stream)
 
-    def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "K rows d"]:
-        """The features of every step, from fresh memory."""
-        return self._features(over_time(self.gru, jnp.swapaxes(inputs, 1, 2), present, jnp.asarray(arrived)), present)
+    def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "K rows n"]:
+        """What `read` needs of every step, from fresh memory: the features, or the memory where these are guided."""
+        memory = over_time(self.gru, jnp.swapaxes(inputs, 1, 2), present, jnp.asarray(arrived))
+        return self._heard(memory, present)
 
-    def _features(
-        self, hidden: Float[Array, "*steps h rows"], present: Bool[Array, "*steps rows"]
-    ) -> Float[Array, "*steps rows d"]:
-        raw = jnp.einsum("...hr,dh->...rd", hidden, self.head.weight)
-        raw = raw + jnp.broadcast_to(_bias(self.head), raw.shape)
+    def _heard(
+        self, memory: Float[Array, "*steps h rows"], present: Bool[Array, "*steps rows"]
+    ) -> Float[Array, "*steps rows n"]:
+        if self.guide is not None:
+            return jnp.swapaxes(memory, -1, -2)
+        raw = jnp.einsum("...hr,dh->...rd", memory, self.head.weight)
+        return self._features(raw + jnp.broadcast_to(_bias(self.head), raw.shape), present)
+
+    def read(
+        self, heard: Float[Array, "rows n"], present: AnyArray, readout: Readout | None, stream: AnyArray
+    ) -> Float[Array, "rows d"]:
+        """The features of each row in one step."""
+        if readout is None:
+            return heard
+        own = readout.at[stream].get(mode="fill", fill_value=0.0)
+        return self._features(jnp.einsum("rdh,rh->rd", own[..., :-1], heard) + own[..., -1], present)
+
+    def _features(self, raw: Float[Array, "*steps rows d"], present: AnyArray) -> Float[Array, "*steps rows d"]:
         return jnp.where(present[..., None], into_set(self.features, raw), 0.0)
 
 
@@ -64,11 +102,19 @@ class AffineFilter(eqx.Module):
 
     hidden_size: int = eqx.field(static=True, default=1)
 
-    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
+    def readout(self, known: Array) -> None:
+        return None
+
+    def step(
+        self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray, readout: Readout | None, stream: AnyArray
+    ) -> tuple[Array, Array]:
         return hidden, self.over_time(inputs, present, arrived)
 
     def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "*rows d"]:
         return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
+
+    def read(self, heard: Array, present: AnyArray, readout: Readout | None, stream: AnyArray) -> Array:
+        return heard
 
 
 def into_set(features: AnyFeatures, raw: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:

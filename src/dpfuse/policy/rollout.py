@@ -15,7 +15,7 @@ from dpfuse.policy.step import (
     Policy,
     Public,
     Reports,
-    choose_weight,
+    ask,
     estimate,
     init_private,
     init_public,
@@ -51,11 +51,13 @@ class Crowd(NamedTuple):
     """What the sensors have to say, whatever is released.
 
     Attributes:
-        features: f of each row's own history, shape (K, rows, d).
-        arrived, window, account_share: as in `Windows`.
+        heard: the features of each row's own history; for a guided f its memory of that history, of which each step of
+            the loop makes features.
+        present, arrived, window, account_share: as in `Windows`; a report that is not finite is not present.
     """
 
-    features: Float[Array, "K rows d"]
+    heard: Float[Array, "K rows n"]
+    present: Bool[AnyArray, "K rows"]
     arrived: Bool[AnyArray, "K rows"]
     window: Int[AnyArray, " rows"]
     account_share: Float[AnyArray, " rows"]
@@ -86,9 +88,10 @@ def rollout(
 ) -> Rollout:
     """Algorithm 1 over every window.
 
-    The recurrent filter depends on no release, so its pass over time comes first, by itself; then the loop that closes
-    through the releases is only the small networks. Both use the parts of the one step, except that with one budget for
-    all the features are added up before the loop: g f_1 + g f_2 = g (f_1 + f_2).
+    The memory of the recurrent filter depends on no release, so its pass over time comes first, by itself; then the
+    loop that closes through the releases is only the small networks. Both use the parts of the one step, except that
+    with one budget for all, and an f that is not guided, the features are added up before the loop:
+    g f_1 + g f_2 = g (f_1 + f_2).
     """
     return close_loop(policy, listen(policy, windows), noise, exploration)
 
@@ -97,15 +100,16 @@ def listen(policy: Policy, windows: Windows) -> Crowd:
     """The pass of the recurrent filter over time."""
     stream = jnp.broadcast_to(windows.window, windows.present.shape)
     inputs, present = to_inputs(policy, Reports(windows.measurements, windows.present, windows.arrived, stream))
-    features = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
-    return Crowd(features, windows.arrived, windows.window, windows.account_share)
+    heard = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
+    return Crowd(heard, present, windows.arrived, windows.window, windows.account_share)
 
 
 def add_up(crowd: Crowd, num_windows: int) -> Crowd:
-    """One row for each window, with the sum of its features: all that a loop with total accounting needs."""
-    steps, _, dimension = crowd.features.shape
-    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.features, mode="drop")
-    return Crowd(total, jnp.zeros((steps, num_windows), bool), jnp.arange(num_windows), jnp.ones(num_windows))
+    """One row for each window, with the sum of its features: all that a loop needs where `Structure.is_summed`."""
+    steps, _, dimension = crowd.heard.shape
+    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.heard, mode="drop")
+    always = jnp.ones((steps, num_windows), bool)
+    return Crowd(total, always, ~always, jnp.arange(num_windows), jnp.ones(num_windows))
 
 
 def close_loop(
@@ -115,36 +119,37 @@ def close_loop(
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Rollout:
     """The loop through the releases; `exploration` as in `choose_weight`."""
-    is_shared = policy.structure.accounting == "total"
-    rows = add_up(crowd, noise.shape[1]) if is_shared else crowd
+    is_summed = policy.structure.is_summed
+    rows = add_up(crowd, noise.shape[1]) if is_summed else crowd
 
     def loop_step(
-        carry: tuple[Public, Array], now: tuple[Array, AnyArray, Array, Array]
+        carry: tuple[Public, Array], now: tuple[Array, AnyArray, AnyArray, Array, Array]
     ) -> tuple[tuple[Public, Array], tuple[Array, Array, Array, Array, Array]]:
         public, account = carry
-        features, arrived, noise_now, explored = now
+        heard, present, arrived, noise_now, explored = now
         observed = observe(policy, public)
-        public, weight = choose_weight(policy, public, explored)
-        if is_shared:
-            contributions = weight[:, None] * features
+        public, (weight, readout) = ask(policy, public, explored)
+        if is_summed:
+            contributions = weight[:, None] * heard
             released = noise_now + contributions
         else:
+            features = policy.networks.recurrent_filter.read(heard, present, readout, rows.window)
             account = open_accounts(policy, account, arrived)
             account, contributions = scale_contributions(policy, account, features, rows.window, weight)
             released = release(contributions, rows.window, noise_now)
         public, (mean, std) = estimate(policy, public, weight, released)
         return (public, account), (mean, std, weight, contributions, observed)
 
-    account = init_private(policy, rows.features.shape[1]).account
+    account = init_private(policy, len(rows.window)).account
     if policy.structure.is_private:
         account = account * rows.account_share
     steps = jnp.zeros(noise.shape[:2]) if exploration is None else exploration
     start = init_public(policy, noise.shape[1]), account
-    _, result = jax.lax.scan(loop_step, start, (rows.features, rows.arrived, noise, steps))
+    _, result = jax.lax.scan(loop_step, start, (rows.heard, rows.present, rows.arrived, noise, steps))
     mean, std, weight, contributions, observed = result
-    if is_shared:
+    if is_summed:
         own_weight = weight.at[:, crowd.window].get(mode="fill", fill_value=0.0)
-        contributions = own_weight[..., None] * crowd.features
+        contributions = own_weight[..., None] * crowd.heard
     return Rollout(mean, std, weight, contributions, observed)
 
 

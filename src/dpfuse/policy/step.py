@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from dpfuse.policy.networks import AffineFilter, AnyArray, Estimator, FusionWeight, RecurrentFilter
+from dpfuse.policy.networks import AffineFilter, AnyArray, Estimator, FusionWeight, Readout, RecurrentFilter
 from dpfuse.policy.structure import Structure
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
@@ -103,6 +103,18 @@ class Public(NamedTuple):
     last: Float[Array, "streams inputs"]
 
 
+class Query(NamedTuple):
+    """What the sensors are asked in one step: a function of past releases, and public.
+
+    Attributes:
+        weight: g_k, of each stream.
+        readout: what a guided f makes of a sensor's memory; None for one that is not guided.
+    """
+
+    weight: Float[Array, " streams"]
+    readout: Readout | None
+
+
 class Estimate(NamedTuple):
     """The state as E sees it, in the state's own units."""
 
@@ -152,6 +164,12 @@ def usable_budget(policy: Policy) -> Float[Array, ""]:
 def observe(policy: Policy, public: Public) -> Float[Array, "streams inputs"]:
     """What g reads: the last release with its reliability, the last estimate, the step and the budget left."""
     return jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
+
+
+def ask(policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0) -> tuple[Public, Query]:
+    """The next step's query: how loud, by g, and about what, by f's guidance; `exploration` as in `choose_weight`."""
+    public, weight = choose_weight(policy, public, exploration)
+    return public, Query(weight, policy.networks.recurrent_filter.readout(public.estimator_hidden))
 
 
 def choose_weight(
@@ -235,12 +253,14 @@ def scale_contributions(
 
 
 def contribute(
-    policy: Policy, private: Private, reports: Reports, weight: Float[Array, " streams"]
+    policy: Policy, private: Private, reports: Reports, query: Query
 ) -> tuple[Private, Float[Array, "rows d"], Float[Array, "rows d"]]:
     """The private part: what each sensor adds to the sum, and its features."""
     inputs, present = to_inputs(policy, reports)
-    hidden, features = policy.networks.recurrent_filter.step(private.hidden, inputs, present, reports.arrived)
-    account, contributions = scale_contributions(policy, private.account, features, reports.stream, weight)
+    hidden, features = policy.networks.recurrent_filter.step(
+        private.hidden, inputs, present, reports.arrived, query.readout, reports.stream
+    )
+    account, contributions = scale_contributions(policy, private.account, features, reports.stream, query.weight)
     return Private(hidden, account), contributions, features
 
 

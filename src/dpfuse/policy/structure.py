@@ -11,7 +11,7 @@ from dpfuse.types import Accounting
 
 AnyFeatures = FeatureSet | Literal["unbounded"]
 Spending = Literal["constant", "schedule", "adaptive"]
-FilterKind = Literal["gru", "affine"]
+FilterKind = Literal["gru", "guided", "affine"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,9 @@ class Structure:
         horizon: number of releases, or None for a stationary design, which has no end and reads no clock.
         expected_stay: steps over which one sensor's budget should last, for individual accounting.
         crowd: how many sensors contribute at a time, roughly; it only scales what networks read.
-        recurrent_filter: `gru`, learned, or `affine`: the measurement itself, mapped from its range to the box.
+        recurrent_filter: f. `gru`: learned, from the sensor's own history. `guided`: the same, and what it makes of
+            that history follows what was released so far. `affine`: the measurement itself, mapped from its range to
+            the box.
     """
 
     num_states: int
@@ -56,7 +58,7 @@ class Structure:
         _check.is_positive("crowd", self.crowd)
         _check.is_one_of("features", self.features, (*FEATURE_SETS, "unbounded"))
         _check.is_one_of("policy", self.policy, ("constant", "schedule", "adaptive"))
-        _check.is_one_of("recurrent_filter", self.recurrent_filter, ("gru", "affine"))
+        _check.is_one_of("recurrent_filter", self.recurrent_filter, ("gru", "guided", "affine"))
         if self.horizon is None and self.accounting != "individual":
             raise ValueError("a stationary design must have individual accounting: a total budget comes to an end")
         if self.horizon is None and self.policy == "schedule":
@@ -70,6 +72,16 @@ class Structure:
     @property
     def is_private(self) -> bool:
         return self.features != "unbounded"
+
+    @property
+    def is_guided(self) -> bool:
+        """Whether features depend on past releases."""
+        return self.recurrent_filter == "guided"
+
+    @property
+    def is_summed(self) -> bool:
+        """Whether only the sum of the features matters, and can be had ahead of the loop through the releases."""
+        return self.accounting == "total" and not self.is_guided
 
     @property
     def has_clock(self) -> bool:

@@ -89,7 +89,7 @@ def make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[N
 
     def hear(networks: Networks, constants: Constants, windows: Windows) -> Pool:
         crowd = listen(Policy(networks, constants, structure), windows)
-        if structure.accounting == "total":
+        if structure.is_summed:
             crowd = add_up(crowd, windows.state.shape[1])
         return Pool(crowd, jnp.asarray(windows.state))
 
@@ -145,7 +145,8 @@ def _join(parts: list[Pool]) -> Pool:
         for part, count, offset in zip(parts, num_windows, offsets, strict=True)
     ]
     crowd = Crowd(
-        features=jnp.concatenate([part.crowd.features for part in parts], axis=3),
+        heard=jnp.concatenate([part.crowd.heard for part in parts], axis=3),
+        present=jnp.concatenate([part.crowd.present for part in parts], axis=3),
         arrived=jnp.concatenate([part.crowd.arrived for part in parts], axis=3),
         window=jnp.concatenate(window, axis=2),
         account_share=jnp.concatenate([part.crowd.account_share for part in parts], axis=2),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from dpfuse import _check
 from dpfuse.policy.design import Design
 from dpfuse.policy.step import Constants, Policy, make_networks
-from dpfuse.policy.structure import Spending, Structure
+from dpfuse.policy.structure import FilterKind, Spending, Structure
 from dpfuse.privacy.loss import FeatureSet, charge_factor
 from dpfuse.training import alternating, pathwise
 from dpfuse.training.progress import ProgressBar
@@ -103,6 +104,8 @@ def train_many(
     if _widths(training) != _widths(validation):
         raise ValueError("training and validation must have the same channels and states")
     num_steps = None if stationary else _horizon(training, validation, horizon)
+    if architecture.recurrent_filter is None:
+        architecture = replace(architecture, recurrent_filter=usual_filter(guarantees, policy, method))
     structure = _make_structure(training, guarantees, policy, num_steps, architecture)
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
     pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
@@ -144,6 +147,12 @@ def train_many(
     ]
 
 
+def usual_filter(guarantees: Sequence[Guarantee | None], policy: Spending, method: str) -> FilterKind:
+    """The filter unless told otherwise: guided for the floor, and where g reads the releases but for Algorithm 2."""
+    is_guided = None in guarantees or (policy == "adaptive" and method == "pathwise")
+    return "guided" if is_guided else "gru"
+
+
 def _widths(data: Trajectories) -> tuple[int, int]:
     return data.state.shape[-1], data.measurements.shape[-1]
 
@@ -176,6 +185,7 @@ def _make_structure(
     horizon: int | None,
     architecture: Architecture,
 ) -> Structure:
+    assert architecture.recurrent_filter is not None  # chosen by now
     first = guarantees[0]
     kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
     if len(kinds) > 1:

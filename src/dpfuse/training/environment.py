@@ -5,8 +5,9 @@ its place. An episode is a window of a recording, from the first release to the 
 (`observe`), all of it public. The reward is minus the squared error in standard units, averaged over the coordinates of
 the state: it depends on the true state, so an environment is for training, on data that is public or simulated.
 
-With f fixed and total accounting, only the sum of the features matters: it is computed when an episode begins, and a
-step is the public part of Algorithm 1 alone. Environments made together are in the same step of their episodes.
+With f fixed, its pass over the sensors' histories is made when an episode begins. Unless f is guided, only the sum of
+its features matters then, and a step is the public part of Algorithm 1 alone. Environments made together are in the
+same step of their episodes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpfuse import _check
 from dpfuse.policy.design import Design
 from dpfuse.policy.networks import AnyArray
-from dpfuse.policy.rollout import Windows, add_up, listen
+from dpfuse.policy.rollout import Crowd, Windows, add_up, listen
 from dpfuse.policy.step import (
     LARGEST_DEPARTURE,
     Policy,
@@ -33,6 +34,7 @@ from dpfuse.policy.step import (
     estimate,
     init_public,
     observe,
+    release,
     share_of_rest,
     usable_budget,
     weight_for,
@@ -45,9 +47,9 @@ ActionKind = Literal["share", "departure"]
 
 
 class Episodes(NamedTuple):
-    """What episodes side by side will meet, whatever is done: sums of features, release noise and true states."""
+    """What episodes side by side will meet, whatever is done: sensors, release noise and true states."""
 
-    features: Float[Array, "K envs d"]
+    crowd: Crowd
     noise: Float[Array, "K envs d"]
     state: Float[Array, "K envs n_x"]
 
@@ -76,7 +78,11 @@ def advance(
     now = public.step_index
     share = action if kind == "share" else share_of_rest(policy, public, action)
     weight = weight_for(policy, public, share)
-    released = episodes.noise[now] + weight[:, None] * episodes.features[now]
+    crowd, recurrent_filter = episodes.crowd, policy.networks.recurrent_filter
+    readout = recurrent_filter.readout(public.estimator_hidden)
+    features = recurrent_filter.read(crowd.heard[now], crowd.present[now], readout, crowd.window)
+    own_weight = weight.at[crowd.window].get(mode="fill", fill_value=0.0)
+    released = release(own_weight[:, None] * features, crowd.window, episodes.noise[now])
     public, (mean, _) = estimate(policy, public, weight, released)
     error = (mean - episodes.state[now]) / policy.constants.state_std[None]
     left = public.budget_left / usable_budget(policy)
@@ -214,8 +220,9 @@ class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
 
 @jax.jit
-def _hear(policy: Policy, windows: Windows) -> Float[Array, "K envs d"]:
-    return add_up(listen(policy, windows), windows.state.shape[1]).features
+def _hear(policy: Policy, windows: Windows) -> Crowd:
+    crowd = listen(policy, windows)
+    return add_up(crowd, windows.state.shape[1]) if policy.structure.is_summed else crowd
 
 
 @partial(jax.jit, static_argnums=1)

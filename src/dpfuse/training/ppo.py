@@ -6,8 +6,9 @@ With the ratio r of the action's new and old probabilities and its advantage G,
 
     minimise    E[ max(r G, clip(r, 1 - eps, 1 + eps) G) ]:
 
-G is of a cost, so the safe side is the larger one. With f fixed, features are computed once (`listen`), and with total
-accounting only their sum over the sensors matters (`add_up`): an episode is a loop over the small networks alone.
+G is of a cost, so the safe side is the larger one. With f fixed, its pass over the sensors' histories is made once
+(`listen`). Unless f is guided, with total accounting only the sum of the features over the sensors matters then
+(`add_up`), and an episode is a loop over the small networks alone.
 
 An action's cost is counted from what the same window with the same release noise costs when nothing is explored. That
 difference has the same gradient on average, as neither windows nor noise depend on the action, and far less variance.

@@ -18,7 +18,9 @@ class Architecture:
         features: the set that features live in; by default the signed unit ball under remove-one adjacency and the
             paper's box [0, 1]^d under replace-one, where signs would cost twice as much.
         dimension: d, coordinates of a release; by default 2 under remove-one and 1 under replace-one.
-        recurrent_filter: `gru`, learned, or `affine`: the measurement itself, scaled to the box.
+        recurrent_filter: f. `gru`: learned, from the sensor's own history, as in the paper. `guided`: the same, and
+            what it makes of that history follows what was released so far. `affine`: the measurement itself, scaled to
+            the box. By default guided for adaptive policies that are trained pathwise and for the floor, else `gru`.
         measurement_range: (low, high) of each channel, or one pair for all; values outside are clipped. By default
             the range seen in training.
         filter_size, fusion_size, estimator_size: hidden units of f, g and E.
@@ -26,7 +28,7 @@ class Architecture:
 
     features: FeatureSet | None = None
     dimension: int | None = None
-    recurrent_filter: FilterKind = "gru"
+    recurrent_filter: FilterKind | None = None
     measurement_range: tuple[Any, Any] | None = None
     filter_size: int = 16
     fusion_size: int = 16
@@ -47,7 +49,8 @@ class Optimisation:
         learning_rate: the largest one; it warms up and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
             shorter than the horizon is for constant and stationary designs, which read no clock.
-        validate_every: updates between two looks at the validation data.
+        validate_every: updates between two looks at the validation data. If these are few and calm, weights that have
+            hardly been trained may look best by chance: then look seldom.
         patience: looks without improvement after which training stops; the best weights are kept.
         validation_windows: how many windows a look takes, evenly spaced.
         validation_draws: how many times the noise of a look is drawn, the same each time.

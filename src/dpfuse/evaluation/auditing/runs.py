@@ -127,8 +127,8 @@ class _Streams:
         # One memory for all runs: they hear the same sensors, and each has its own of every one.
         self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
         self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
-        self._public, self._weight = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.public, self._carry.weight)
+        self._public, self._query = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.public, self._carry.query)
         )
 
     def contribute(self, k: int) -> list[Charged]:
@@ -139,10 +139,10 @@ class _Streams:
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
         hidden = self._carry.memory.read(places).swapaxes(0, 1)
-        hidden, proposed = self._private_part(self._weight, hidden, blocks)
+        hidden, proposed = self._private_part(self._query, hidden, blocks)
         step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
         self._carry = self._carry._replace(num_steps=k + 1)
-        weights, values = np.asarray(self._weight)[:, 0].tolist(), np.asarray(proposed)
+        weights, values = np.asarray(self._query.weight)[:, 0].tolist(), np.asarray(proposed)
         return [
             step.mechanism.charge(accounts, own_weight, sensors, own_values)
             for accounts, own_weight, own_values in zip(self._accounts, weights, values, strict=True)
@@ -151,4 +151,4 @@ class _Streams:
     def estimate(self, released: Sequence[Release]) -> None:
         """The public part, from what was published."""
         blocks = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
-        self._public, self._weight, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))
+        self._public, self._query, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))

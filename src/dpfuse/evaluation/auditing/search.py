@@ -4,8 +4,8 @@ What the releases tell about one sensor is the distance between the two worlds' 
 
     sum_k |c_k - c'_k|^2,    c_k = g_k f(own measurements up to k),
 
-as a share of 2 B / alpha. It depends on the releases through g_k (in individual accounting through the account too), so
-it is averaged over a few runs with simulated noise. Trajectories stay inside the measurement range of the design.
+as a share of 2 B / alpha. It depends on the releases through g_k and a guided f (in individual accounting through the
+account too), so it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of the design.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dpfuse.policy.step import (
     Private,
     Public,
     Reports,
-    choose_weight,
+    ask,
     contribute,
     estimate,
     init_private,
@@ -37,7 +37,8 @@ from dpfuse.policy.step import (
     release,
 )
 
-_NUM_PATHS = 2
+# What a guided f says depends on the noise, so a canary must do well on many paths.
+_NUM_PATHS, _NUM_GUIDED_PATHS = 2, 16
 _NUM_RANDOM = 4
 _BATCH = 8
 _MAX_CORNERS = 8
@@ -67,7 +68,8 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
     low, high = measurement_range(design)
     crowd = jnp.asarray(crowd_reports(design, num_steps, seed), jnp.float32)
     noise_key = jax.random.key(seed)
-    noise = jax.random.normal(noise_key, (num_steps, _NUM_PATHS, design.structure.dimension))
+    num_paths = _NUM_GUIDED_PATHS if design.structure.is_guided else _NUM_PATHS
+    noise = jax.random.normal(noise_key, (num_steps, num_paths, design.structure.dimension))
     setting = _Setting(design.policy, crowd, noise)
     singles = _hand_made(num_steps, len(low), seed)
     has_two = design.guarantee.adjacency == "replace-one"
@@ -151,10 +153,10 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
         public, private = carry
         values, noise_now = inputs
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
-        public, weight = choose_weight(policy, public)
-        private, contributions, _ = contribute(policy, private, reports, weight)
+        public, query = ask(policy, public)
+        private, contributions, _ = contribute(policy, private, reports, query)
         heard = jnp.where(is_heard, stream, num_paths)
-        public, _ = estimate(policy, public, weight, release(contributions, heard, noise_now))
+        public, _ = estimate(policy, public, query.weight, release(contributions, heard, noise_now))
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
         return (public, private), jnp.sum(move**2, axis=-1).mean()

@@ -107,7 +107,12 @@ class LoudFilter(eqx.Module):
     low: tuple[float, ...] = eqx.field(static=True)
     hidden_size: int = eqx.field(static=True, default=1)
 
-    def step(self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray) -> tuple[Array, Array]:
+    def readout(self, known: Array) -> None:
+        return None
+
+    def step(
+        self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray, readout: None, stream: AnyArray
+    ) -> tuple[Array, Array]:
         ends = jnp.where(inputs[:, :1] > 0, jnp.array([self.high]), jnp.array([self.low]))
         return hidden, jnp.where(present[:, None], ends, 0.0)
 
