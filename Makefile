@@ -30,7 +30,7 @@ help:
 	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
 	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
-	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours on a CPU, minutes on a GPU); out/us101"
+	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours; on a large GPU with JOBS=16 half of one); out/us101"
 	@echo "make us101-quick one budget and one seed of it, a few minutes on 2 cores"
 	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"

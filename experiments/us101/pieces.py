@@ -15,6 +15,7 @@ BUDGETS = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
 HEADLINE = (0.15, 0.5, 1.5)
 LONG = (0.07, 0.15, 0.5, 1.5)
 PRIVATE: tuple[Kind, ...] = ("classical", "schedule", "ppo", "pathwise", "individual")
+COMPARED: tuple[Kind, ...] = ("classical", "pathwise", "individual")
 ADJACENCIES = ("remove-one", "replace-one")
 POLICY: Mapping[Kind, Any] = {"classical": "constant", "floor": "constant", "schedule": "schedule"}
 # What f may give under each adjacency and accounting: the set of features and d. The best is chosen on validation.
@@ -33,11 +34,11 @@ class Piece:
     Attributes:
         kind: how they spend and who is charged; `floor` promises nothing.
         features, dimension: of f; None for what was chosen on validation.
+        guided: whether f follows what was released; else it reads a vehicle's own reports alone, as in the paper.
         horizon: None for a stationary design.
         fold: number of the time fold, or None for the paper's split.
         spread: of the drivers and bottlenecks of the simulated freeways that they are trained on; None for none.
         on_us101: whether they are trained and chosen on US-101, which always tests; else on simulated freeways alone.
-        exploration: as in `Optimisation`.
         ppo: settings of PPO other than the usual ones.
     """
 
@@ -47,12 +48,12 @@ class Piece:
     num_seeds: int = 5
     features: Any = None
     dimension: int | None = None
+    guided: bool = False
     horizon: int | None = 100
     share: float = 0.3
     fold: int | None = None
     spread: float | None = None
     on_us101: bool = True
-    exploration: float = 1.0
     ppo: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -63,17 +64,27 @@ class Piece:
         return "individual" if self.kind == "individual" else "total"
 
     @property
+    def is_enlarged(self) -> bool:
+        """Whether simulated traffic comes on top of US-101."""
+        return self.on_us101 and self.spread is not None
+
+    @property
+    def label(self) -> str:
+        """What the piece is called in a table."""
+        return f"{self.kind}, guided" if self.guided else self.kind
+
+    @property
     def name(self) -> str:
         """Unlike any other piece's, and a file name."""
         parts = [self.kind, self.adjacency if self.kind != "floor" else "no-promise"]
         if self.features is not None:
             parts.append(f"{self.features}{self.dimension}")
+        parts += ["guided"] if self.guided else []
         parts.append(f"K{self.horizon or 'stationary'}")
         parts.append(f"share{round(100 * self.share)}")
         parts += [] if self.fold is None else [f"fold{self.fold}"]
-        parts += ["both"] if self.on_us101 and self.spread is not None else []
+        parts += ["both"] if self.is_enlarged else []
         parts += [] if self.spread is None else [f"freeway{round(100 * self.spread)}"]
-        parts += [] if self.exploration == 1 else [f"exploration{round(100 * self.exploration)}"]
         parts += [f"{name}-{value}".lower() for name, value in self.ppo.items()]
         parts.append(f"{len(self.budgets)}x{self.num_seeds}")
         return "_".join(parts)
@@ -89,13 +100,14 @@ class Piece:
 
     @property
     def architecture(self) -> Architecture:
-        return Architecture(features=self.features, dimension=self.dimension)
+        recurrent_filter: Any = "guided" if self.guided else "gru"
+        return Architecture(features=self.features, dimension=self.dimension, recurrent_filter=recurrent_filter)
 
 
 def candidates() -> list[Piece]:
-    """Few designs for each set of features, to choose from by validation error."""
+    """Few designs for each set of features, to choose from by validation error; with simulated traffic, and guided."""
     kinds: dict[str, Kind] = {"total": "pathwise", "individual": "individual"}
-    return [
+    on_us101 = [
         Piece(
             kind=kinds[accounting],
             adjacency=adjacency,
@@ -107,6 +119,7 @@ def candidates() -> list[Piece]:
         for (adjacency, accounting), sets in CANDIDATES.items()
         for features, dimension in sets
     ]
+    return [*on_us101, *map(_enlarged, on_us101), *(replace(piece, guided=True, num_seeds=2) for piece in on_us101)]
 
 
 def headline() -> list[Piece]:
@@ -117,17 +130,17 @@ def headline() -> list[Piece]:
 
 def folds() -> list[Piece]:
     """The whole recording, a fifth at a time."""
-    kinds: tuple[Kind, ...] = ("classical", "pathwise", "individual")
-    return [Piece(kind=kind, budgets=HEADLINE, num_seeds=3, fold=number) for number in range(5) for kind in kinds] + [
-        Piece(kind=kind, adjacency="replace-one", budgets=HEADLINE, num_seeds=3, fold=number)
+    return [
+        Piece(kind=kind, adjacency=adjacency, budgets=HEADLINE, num_seeds=3, fold=number)
+        for adjacency, kinds in zip(ADJACENCIES, (COMPARED, COMPARED[:2]), strict=True)
         for number in range(5)
-        for kind in kinds[:2]
+        for kind in kinds
     ]
 
 
 def sensitivity() -> list[Piece]:
     """Shares of reporting vehicles, a 60 s horizon, no horizon, training on simulated traffic."""
-    base = [Piece(kind=kind, num_seeds=3) for kind in ("classical", "pathwise", "individual")]
+    base = [Piece(kind=kind, num_seeds=3) for kind in COMPARED]
     shares = [replace(piece, share=share, budgets=HEADLINE) for share in (0.1, 1.0) for piece in base]
     long = [replace(piece, horizon=300, budgets=LONG) for piece in base]
     stationary = [Piece(kind="individual", horizon=None, budgets=LONG, num_seeds=3)]
@@ -140,13 +153,25 @@ def sensitivity() -> list[Piece]:
 def enlarged() -> list[Piece]:
     """Training on US-101 and as many hours of simulated traffic: the headline, a minute, and no end."""
     longer = [piece for piece in sensitivity() if piece.horizon != 100]
-    return [replace(piece, spread=0.1) for piece in (*headline(), *longer)]
+    return [_enlarged(piece) for piece in (*headline(), *longer)]
 
 
-def unexplored() -> list[Piece]:
-    """The same, with g trained on its own choices alone: one with accounts of its own, one without."""
-    common: dict[str, Any] = {"spread": 0.1, "exploration": 0.0, "budgets": LONG}
-    return [Piece(kind="individual", **common), Piece(kind="pathwise", adjacency="replace-one", **common)]
+def guided() -> list[Piece]:
+    """Features that follow the releases, beside the classical designs: the headline, folds, a minute, and no end."""
+    base = [*headline(), *folds(), *(piece for piece in sensitivity() if piece.horizon != 100)]
+    chosen = [piece for piece in base if piece.kind in (*COMPARED, "floor")]
+    return [piece if piece.kind == "classical" else replace(piece, guided=True) for piece in chosen]
+
+
+def retested() -> list[Piece]:
+    """Whose first seed is tested on more choices of reporting vehicles: with simulated traffic and without, guided."""
+    few = [piece for piece in headline() if piece.kind in COMPARED]
+    followed = [replace(piece, guided=True) for piece in few if piece.kind != "classical"]
+    return [*few, *followed, *(_enlarged(piece) for piece in few)]
+
+
+def _enlarged(piece: Piece) -> Piece:
+    return replace(piece, spread=0.1)
 
 
 def ablation() -> list[Piece]:
@@ -158,4 +183,6 @@ def ablation() -> list[Piece]:
 
 def quick() -> list[Piece]:
     """One budget, one seed, every kind."""
-    return [Piece(kind=kind, budgets=(0.5,), num_seeds=1, features="ball", dimension=2) for kind in (*PRIVATE, "floor")]
+    base = Piece(kind="floor", budgets=(0.5,), num_seeds=1, features="ball", dimension=2)
+    own = [replace(base, kind=kind) for kind in (*PRIVATE, "floor")]
+    return [*own, *(replace(base, kind=kind, guided=True) for kind in COMPARED[1:])]

@@ -14,13 +14,15 @@ import figures
 import numpy as np
 import pieces
 from numpy.typing import NDArray
-from pieces import ADJACENCIES, HEADLINE, Piece
+from pieces import ADJACENCIES, Piece
+from traffic import MORE_TESTS, NUM_TESTS
 
 from dpfuse.evaluation.bootstrap import block_interval
 
 INTERVAL_S = 0.2
 # One piece of evidence: 30 s of the short test part (nine of them), 3 minutes, the length of a wave, of the folds.
 BLOCK_S, FOLD_BLOCK_S = 30.0, 180.0
+SIMULATED = "with simulated traffic"
 
 
 class Evidence:
@@ -91,14 +93,14 @@ def write_report(folder: Path, *, quick: bool = False) -> None:
 
 def quick_results(folder: Path) -> dict[str, Any]:
     """One budget, one seed."""
-    found = {piece.kind: Evidence(folder, piece) for piece in pieces.quick()}
+    found = {piece.label: Evidence(folder, piece) for piece in pieces.quick()}
     return {"machine": machine(folder), "split": {"remove-one": _against_classical(found)}} | _yardsticks(
         found["floor"]
     )
 
 
 def record(folder: Path) -> dict[str, Any]:
-    """The whole study; a part whose pieces are not all there is left out."""
+    """The whole study."""
     plan = {adjacency: [p for p in pieces.headline() if p.adjacency == adjacency] for adjacency in ADJACENCIES}
     split = {
         adjacency: {piece.kind: Evidence(folder, piece) for piece in plan[adjacency] if piece.kind != "floor"}
@@ -108,33 +110,46 @@ def record(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {"machine": machine(folder), "choice": _choice(folder)} | _yardsticks(floor)
     results["split"] = {adjacency: _against_classical(found) for adjacency, found in split.items()}
     results["per_step"] = {adjacency: _per_step(found) for adjacency, found in split.items()}
-    results["folds"] = {}
-    for adjacency in ADJACENCIES:
-        kinds = dict.fromkeys(piece.kind for piece in pieces.folds() if piece.adjacency == adjacency)
-        piece = Piece(kind="classical", adjacency=adjacency, budgets=HEADLINE, num_seeds=3)
-        found = {kind: Evidence(folder, replace(piece, kind=kind), num_folds=5) for kind in kinds}
-        results["folds"][adjacency] = _against_classical(found)
+    folds: dict[str, dict[Any, Evidence]] = {adjacency: {} for adjacency in ADJACENCIES}
+    for piece in pieces.folds():
+        if piece.fold == 0:
+            folds[piece.adjacency][piece.kind] = Evidence(folder, piece, num_folds=5)
+    results["folds"] = {adjacency: _against_classical(found) for adjacency, found in folds.items()}
     groups: dict[str, list[Piece]] = {}
     for piece in pieces.sensitivity():
         groups.setdefault(_title(piece), []).append(piece)
     results["sensitivity"] = {
         title: _against_classical({piece.kind: Evidence(folder, piece) for piece in group})
         for title, group in groups.items()
-        if all(_path(folder, piece).exists() for piece in group)
     }
     for title, group in groups.items():
-        if title in results["sensitivity"] and not group[0].on_us101:
+        if not group[0].on_us101:
             for piece in group:
                 trained_here = split["remove-one"][piece.kind]
                 results["sensitivity"][title][piece.kind] = Evidence(folder, piece).rows(trained_here)
-    if all(_path(folder, piece).exists() for piece in pieces.enlarged()):
-        results["enlarged"] = _enlarged(folder)
+    results["guided"] = guided(folder)
+    results["enlarged"] = _enlarged(folder)
+    results["who_reports"] = _who_reports(folder)
     results["ablation"] = [
-        {"changes": dict(piece.ppo), "designs": Evidence(folder, piece).rows()}
-        for piece in pieces.ablation()
-        if _path(folder, piece).exists()
+        {"changes": dict(piece.ppo), "designs": Evidence(folder, piece).rows()} for piece in pieces.ablation()
     ]
     return results
+
+
+def guided(folder: Path) -> dict[str, Any]:
+    """What came of features that follow the releases; each table against the classical design among them."""
+    tables: dict[str, list[Piece]] = {}
+    (floor,) = (Evidence(folder, piece).row(None) for piece in pieces.guided() if piece.kind == "floor")
+    for piece in pieces.guided():
+        if not piece.fold and piece.kind != "floor":
+            title = "the paper's split" if piece.horizon == 100 else _title(piece)
+            where = title if piece.fold is None else "five folds"
+            tables.setdefault(f"{piece.adjacency}, {where}, guided", []).append(piece)
+    found = {
+        title: {piece.label: Evidence(folder, piece, None if piece.fold is None else 5) for piece in group}
+        for title, group in tables.items()
+    }
+    return {"floor": floor, "tables": {title: _against_classical(evidence) for title, evidence in found.items()}}
 
 
 def _enlarged(folder: Path) -> dict[str, Any]:
@@ -146,14 +161,26 @@ def _enlarged(folder: Path) -> dict[str, Any]:
             floor = Evidence(folder, piece).row(None)
         else:
             title = piece.adjacency if piece.horizon == 100 else f"{piece.adjacency}, {_title(piece)}"
-            tables.setdefault(f"{title}, with simulated traffic", {})[piece.kind] = Evidence(folder, piece)
+            tables.setdefault(f"{title}, {SIMULATED}", {})[piece.kind] = Evidence(folder, piece)
+    return {"floor": floor, "tables": {title: _against_classical(found) for title, found in tables.items()}}
+
+
+def _who_reports(folder: Path) -> dict[str, Any]:
+    """The first seeds on more choices of reporting vehicles, and their error on the usual ones, which come first."""
+    tables: dict[str, dict[Any, Evidence]] = {}
+    for piece in pieces.retested():
+        kind = f", {SIMULATED}" if piece.is_enlarged else ", guided" if piece.guided else ""
+        title = f"{piece.adjacency}, {MORE_TESTS} choices{kind}"
+        tables.setdefault(title, {})[piece.label] = Evidence(folder / "who-reports", piece)
+        if piece.kind == "classical" and not piece.is_enlarged:
+            tables.setdefault(f"{title}, guided", {})[piece.label] = tables[title][piece.label]
     results = {title: _against_classical(found) for title, found in tables.items()}
-    for piece in pieces.unexplored():
-        if _path(folder, piece).exists():
-            title = f"{piece.adjacency}, with simulated traffic"
-            rows = Evidence(folder, piece).rows(tables[title]["classical"])
-            results.setdefault(f"{title}, no exploration", {})[piece.kind] = rows
-    return {"floor": floor, "tables": results}
+    for title, found in tables.items():
+        for kind, evidence in found.items():
+            for row in results[title][kind]:
+                errors = evidence.errors(row["budget"])
+                row["usual_mse"] = float(errors[: len(errors) * NUM_TESTS // MORE_TESTS].mean())
+    return results
 
 
 def _title(piece: Piece) -> str:
@@ -182,17 +209,21 @@ def _per_step(found: dict[Any, Evidence]) -> dict[str, Any]:
 
 def _choice(folder: Path) -> list[dict[str, Any]]:
     """Validation error of every set of features that was tried."""
-    return [
-        {
-            "adjacency": piece.adjacency,
-            "accounting": piece.accounting,
-            "features": piece.features,
-            "dimension": piece.dimension,
-            "validation_mse": {f"{row['budget']:g}": row["validation_mse"] for row in Evidence(folder, piece).rows()},
-            "mse": {f"{row['budget']:g}": row["mse"] for row in Evidence(folder, piece).rows()},
-        }
-        for piece in pieces.candidates()
-    ]
+    tried = []
+    for piece in pieces.candidates():
+        rows = Evidence(folder, piece).rows()
+        tried.append(
+            {
+                "adjacency": piece.adjacency,
+                "accounting": piece.accounting,
+                "simulated_traffic": piece.is_enlarged,
+                "guided": piece.guided,
+                "features": piece.features,
+                "dimension": piece.dimension,
+                **{name: {f"{row['budget']:g}": row[name] for row in rows} for name in ("validation_mse", "mse")},
+            }
+        )
+    return tried
 
 
 def tables(results: dict[str, Any]) -> list[str]:
@@ -200,7 +231,9 @@ def tables(results: dict[str, Any]) -> list[str]:
     text = [table(f"{adjacency}, the paper's split", kinds) for adjacency, kinds in results["split"].items()]
     text += [table(f"{adjacency}, five folds", kinds) for adjacency, kinds in results.get("folds", {}).items()]
     text += [table(f"remove-one, {title}", kinds) for title, kinds in results.get("sensitivity", {}).items()]
-    text += [table(title, kinds) for title, kinds in results.get("enlarged", {"tables": {}})["tables"].items()]
+    text += [table(title, kinds) for title, kinds in results.get("who_reports", {}).items()]
+    for part in ("guided", "enlarged"):
+        text += [table(title, kinds) for title, kinds in results.get(part, {"tables": {}})["tables"].items()]
     return text + ([ablation_table(results["ablation"])] if results.get("ablation") else [])
 
 

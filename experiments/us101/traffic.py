@@ -17,6 +17,8 @@ NUM_FOLDS = 5
 GAP_S = 75.0
 # How often the training part is used, each time with other vehicles reporting.
 NUM_SUBSETS = 16
+# How often the test part is used, likewise; and how often where who reports is the question.
+NUM_TESTS, MORE_TESTS = 2, 16
 # Runs that training windows are drawn from; they overlap by 300 steps, the longest horizon: every start is possible.
 _RUN_STEPS, _STRIDE = 900, 600
 
@@ -29,11 +31,11 @@ class Parts(NamedTuple):
     test: Trajectories
 
 
-def paper_split(recording: Trajectories, share: float) -> Parts:
-    """80 / 10 / 10 by time, as in the paper."""
+def paper_split(recording: Trajectories, share: float, num_tests: int = NUM_TESTS) -> Parts:
+    """80 / 10 / 10 by time, as in the paper; `num_tests` choices of reporting vehicles to test."""
     total = recording.num_steps
     cuts = round(0.8 * total), round(0.9 * total)
-    return _parts(recording, share, [(0, cuts[0])], cuts, (cuts[1], total))
+    return _parts(recording, share, [(0, cuts[0])], cuts, (cuts[1], total), num_tests)
 
 
 def fold(recording: Trajectories, share: float, number: int) -> Parts:
@@ -74,10 +76,11 @@ def _parts(
     training: Sequence[tuple[int, int]],
     validation: tuple[int, int],
     test: tuple[int, int],
+    num_tests: int = NUM_TESTS,
 ) -> Parts:
     subsets = [recording.between(*part).sample_sensors(share, seed) for part in training for seed in range(NUM_SUBSETS)]
     return Parts(
         Trajectories.join([subset.windows(_RUN_STEPS, _STRIDE) for subset in subsets]),
         Trajectories.join([recording.between(*validation).sample_sensors(share, 100 + i) for i in range(2)]),
-        Trajectories.join([recording.between(*test).sample_sensors(share, 200 + i) for i in range(2)]),
+        Trajectories.join([recording.between(*test).sample_sensors(share, 200 + i) for i in range(num_tests)]),
     )
