@@ -17,7 +17,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-record optimality audit docs lock clean
+.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-guided us101-record optimality audit docs lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -32,6 +32,7 @@ help:
 	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
 	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours; on a large GPU with JOBS=16 half of one); out/us101"
 	@echo "make us101-quick one budget and one seed of it, a few minutes on 2 cores"
+	@echo "make us101-guided its part on features that follow the releases, two hours on 2 cores"
 	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
 	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
@@ -83,6 +84,9 @@ us101: $(READY)
 
 us101-quick: $(READY)
 	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --quick --out out/us101-quick
+
+us101-guided: $(READY)
+	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --guided --jobs $(JOBS)
 
 us101-record: $(READY)
 	$(BIN)/python experiments/us101/report.py

@@ -149,8 +149,8 @@ def trained(walks) -> Design:
 def designs() -> dict[tuple[str, str, str], Design]:
     """A design for every accounting, adjacency and feature set, with weights as large as training makes them.
 
-    Most are guided by past releases; with each accounting some are not, one of them in `SOME_CASES`. Of the sensors that
-    have accounts of their own, half have spent them within four steps.
+    Most are guided by past releases; with each accounting some are not, one of them in `SOME_CASES`. Of the sensors
+    that have accounts of their own, half have spent them within four steps.
     """
     filters = {("total", "box"): "gru", ("individual", "orthant"): "gru"}
     return {

@@ -650,9 +650,16 @@ class TestServe:
         assert "is there already; open it, or choose another name" in refusal("--new")
 
 
+# A centre as it must not be: it works when a step is over, 0.2 ms for each sensor, and publishes when it is done.
 AT_ONCE = """
+import time
+from dpfuse.policy.exact import ExactStep
 from dpfuse.runtime.centre import FusionCentre
 from dpfuse.runtime.ticker import Ticker
+propose = ExactStep.propose
+ExactStep.propose = lambda self, carry, stream, ids, *rest: (
+    time.sleep(2e-4 * len(ids)) or propose(self, carry, stream, ids, *rest)
+)
 Ticker._publish_at = lambda self, moment, due: self._publish(due) or []
 FusionCentre.work_ahead = lambda self: None
 """
@@ -699,10 +706,9 @@ def arrivals(place, num_more, num_pairs, seed, first=""):
 
 @pytest.mark.slow
 def test_one_sensor_more_cannot_be_told_from_when_releases_arrive(place):
-    """One false alarm in a million. In the control all is done and published at the end: many more can be told."""
+    """One false alarm in a million. In the control a hundred more can be told: they take 20 ms."""
     assert not can_be_told_apart(arrivals(place, 1, 250, seed=1))
-    # On a busy machine the difference may drown once; a test that sees it at all can fail.
-    assert any(can_be_told_apart(arrivals(place, 1000, 250, seed=seed, first=AT_ONCE)) for seed in (2, 3, 4))
+    assert can_be_told_apart(arrivals(place, 100, 250, seed=2, first=AT_ONCE))
 
 
 def test_call_raises_what_leaves_the_application():

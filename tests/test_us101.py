@@ -86,33 +86,43 @@ class TestParts:
 
 
 class TestPieces:
+    def plan(self, study):
+        return [piece for stage in study["run"].stages() for piece in stage]
+
     def test_have_names_of_their_own(self, study):
-        pieces = study["pieces"]
-        plan = [*pieces.candidates(), *study["run"].rest()]
+        pieces, plan = study["pieces"], self.plan(study)
         names = [piece.name for piece in plan]
         assert len(set(names)) == len(names)
         assert all(piece.guarantees for piece in plan)
-        assert {piece.name for piece in pieces.retested()} <= set(names) and set(pieces.LONG) < set(pieces.BUDGETS)
+        again = [*pieces.retested(), *pieces.guided_retested()]
+        assert {piece.name for piece in again} <= set(names)
+        assert all(set(pieces.LONG) <= set(piece.budgets) for piece in again)
+
+    def test_a_part_of_the_study_is_trained_as_in_the_whole(self, study):
+        part = [piece for stage in study["run"].stages(guided_alone=True) for piece in stage]
+        assert part and set(map(repr, part)) < set(map(repr, self.plan(study)))
+        # What the others are compared with needs no candidate that is not in the part.
+        assert all(piece.guided or piece.features for piece in part)
 
     def test_are_trained_as_their_traffic_asks(self, study):
-        run, pieces = study["run"], study["pieces"]
-        for piece in [*pieces.candidates(), *run.rest()]:
-            optimisation = run.optimisation_of(piece)
+        for piece in self.plan(study):
+            optimisation = study["run"].optimisation_of(piece)
             assert optimisation.num_updates == (2000 if piece.is_enlarged else 500 if piece.guided else 1000)
             assert optimisation.validate_every == (100 if piece.fold is None else optimisation.num_updates // 2)
 
-    def test_features_are_chosen_among_those_trained_on_the_same_traffic(self, study, tmp_path):
+    def test_features_are_chosen_among_those_of_their_kind(self, study, tmp_path):
         run, pieces = study["run"], study["pieces"]
         (tmp_path / "pieces").mkdir()
-        for rival in pieces.candidates():
-            # On US-101 alone the smallest d does best, with simulated traffic the largest.
-            error = -rival.dimension if rival.is_enlarged else rival.dimension
+        candidates, rest = run.stages()
+        for rival in candidates:
+            # On US-101 alone the smallest d does best; with simulated traffic, and where f is guided, the largest.
+            error = -rival.dimension if rival.is_enlarged or rival.guided else rival.dimension
             run.write(run.path_of(rival, tmp_path), {"designs": [{"validation_mse": 10.0 + error}]})
-        for piece in run.rest():
+        for piece in rest:
             if piece.kind != "floor":
                 tried = [d for _, d in pieces.CANDIDATES[piece.adjacency, piece.accounting]]
                 chosen = run.choose(piece, tmp_path).dimension
-                assert chosen == (max(tried) if piece.is_enlarged else min(tried))
+                assert chosen == (max(tried) if piece.is_enlarged or piece.guided else min(tried))
 
 
 class TestRecord:

@@ -40,6 +40,8 @@ def draw(results: dict[str, Any], folder: Path) -> None:
         found = results["enlarged"]
         split = {adjacency: found["tables"][f"{adjacency}, with simulated traffic"] for adjacency in results["split"]}
         drawn["error-budget-enlarged"] = plot_error_against_budget(split, found["floor"]["mse"])
+    if "guided" in results:
+        drawn["error-budget-guided"] = plot_guided(results)
     save_figures(drawn, folder)
 
 
@@ -68,6 +70,26 @@ def plot_error_against_budget(split: dict[str, Any], floor: float) -> Figure:
     return figure
 
 
+def plot_guided(results: dict[str, Any]) -> Figure:
+    """What it is worth that features follow the releases; dashed: the same designs with the paper's f."""
+    figure, axes = _panels(2, height=4.0, sharey=True)
+    for axis, (adjacency, kinds) in zip(axes, results["split"].items(), strict=True):
+        guided = results["guided"]["tables"][f"{adjacency}, the paper's split, guided"]
+        budgets = [row["budget"] for row in guided["classical"]]
+        for name, rows in guided.items():
+            kind = name.removesuffix(", guided")
+            label = NAMES[kind] + ", guided" * (kind != name)
+            axis.loglog(budgets, [row["mse"] for row in rows], color=COLOURS[kind], marker="o", ms=3, label=label)
+            if kind != name:
+                own = [row["mse"] for row in kinds[kind] if row["budget"] in budgets]
+                axis.loglog(budgets, own, color=COLOURS[kind], linestyle="--", linewidth=1, label=NAMES[kind])
+        _plain_numbers(axis)
+        axis.set(xlabel="budget $B_G$ at order 2", title=adjacency)
+    axes[0].set_ylabel("squared error [(veh/km)$^2$]")
+    axes[1].legend(frameon=False, fontsize=8)
+    return figure
+
+
 def plot_price(results: dict[str, Any]) -> Figure:
     """What privacy costs: error above the floor against epsilon, at delta = 1e-5."""
     figure, axes = _panels(2, height=4.0, sharey=True)
@@ -88,6 +110,10 @@ def _curves(axis: Axes, kinds: dict[str, Any], over: str, floor: float) -> None:
         if not floor and kind in ("classical", "individual"):
             bounds = np.array([row["ci95"] or (row["mse"], row["mse"]) for row in rows])
             axis.fill_between(across, *bounds.T, color=COLOURS[kind], alpha=0.12, linewidth=0)
+    _plain_numbers(axis)
+
+
+def _plain_numbers(axis: Axes) -> None:
     axis.yaxis.set_major_formatter(ScalarFormatter())
     axis.yaxis.set_minor_formatter(ScalarFormatter())
     axis.xaxis.set_major_formatter(ScalarFormatter())

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 from dpfuse import Architecture, Guarantee
 
 Kind = Literal["classical", "schedule", "ppo", "pathwise", "individual", "floor"]
 
+WHO_REPORTS = "who-reports"  # the folder of what came of testing again
 ORDER = 2.0
 BUDGETS = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
 HEADLINE = (0.15, 0.5, 1.5)
@@ -25,6 +27,8 @@ CANDIDATES: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = {
     ("replace-one", "total"): (("box", 1), ("box", 2)),
     ("replace-one", "individual"): (("box", 1), ("orthant", 2), ("orthant", 3)),
 }
+# What was chosen for the classical designs of the headline; those beside guided designs have it from here.
+CLASSICAL = {"remove-one": ("ball", 2), "replace-one": ("box", 1)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,22 +108,25 @@ class Piece:
         return Architecture(features=self.features, dimension=self.dimension, recurrent_filter=recurrent_filter)
 
 
+def path_of(piece: Piece, folder: Path) -> Path:
+    """Where a piece's results are."""
+    return folder / "pieces" / f"{piece.name}.json"
+
+
 def candidates() -> list[Piece]:
-    """Few designs for each set of features, to choose from by validation error; with simulated traffic, and guided."""
-    kinds: dict[str, Kind] = {"total": "pathwise", "individual": "individual"}
-    on_us101 = [
-        Piece(
-            kind=kinds[accounting],
-            adjacency=adjacency,
-            budgets=HEADLINE,
-            num_seeds=3,
-            features=features,
-            dimension=dimension,
-        )
-        for (adjacency, accounting), sets in CANDIDATES.items()
-        for features, dimension in sets
-    ]
-    return [*on_us101, *map(_enlarged, on_us101), *(replace(piece, guided=True, num_seeds=2) for piece in on_us101)]
+    """Few designs for each set of features, to choose from by validation error; with simulated traffic too."""
+    on_us101 = [_candidate(*kind, *chosen) for kind, sets in CANDIDATES.items() for chosen in sets]
+    return [*on_us101, *map(_enlarged, on_us101)]
+
+
+def guided_candidates() -> list[Piece]:
+    """The same for features that follow the releases."""
+    return [replace(p, guided=True, budgets=(0.15, 1.5), num_seeds=1) for p in candidates() if not p.is_enlarged]
+
+
+def _candidate(adjacency: str, accounting: str, features: str, dimension: int) -> Piece:
+    kind: Kind = "pathwise" if accounting == "total" else "individual"
+    return Piece(kind=kind, adjacency=adjacency, budgets=HEADLINE, num_seeds=3, features=features, dimension=dimension)
 
 
 def headline() -> list[Piece]:
@@ -157,17 +164,30 @@ def enlarged() -> list[Piece]:
 
 
 def guided() -> list[Piece]:
-    """Features that follow the releases, beside the classical designs: the headline, folds, a minute, and no end."""
-    base = [*headline(), *folds(), *(piece for piece in sensitivity() if piece.horizon != 100)]
-    chosen = [piece for piece in base if piece.kind in (*COMPARED, "floor")]
-    return [piece if piece.kind == "classical" else replace(piece, guided=True) for piece in chosen]
+    """Features that follow the releases, beside classical designs: the paper's split, folds, a minute, the floor."""
+    split = [Piece(kind=kind, adjacency=adjacency, budgets=LONG) for adjacency in ADJACENCIES for kind in COMPARED]
+    folded = [replace(piece, budgets=(0.15, 0.5), num_seeds=2) for piece in folds() if piece.adjacency == "remove-one"]
+    minute = [Piece(kind=kind, horizon=300, budgets=(0.07, 0.5), num_seeds=2) for kind in COMPARED]
+    floor = Piece(kind="floor", budgets=(0.0,))
+    return [
+        _classical(p) if p.kind == "classical" else replace(p, guided=True) for p in (*split, *folded, *minute, floor)
+    ]
+
+
+def _classical(piece: Piece) -> Piece:
+    features, dimension = CLASSICAL[piece.adjacency]
+    return replace(piece, features=features, dimension=dimension)
 
 
 def retested() -> list[Piece]:
-    """Whose first seed is tested on more choices of reporting vehicles: with simulated traffic and without, guided."""
+    """Whose first seed is tested on more choices of reporting vehicles, with simulated traffic and without."""
     few = [piece for piece in headline() if piece.kind in COMPARED]
-    followed = [replace(piece, guided=True) for piece in few if piece.kind != "classical"]
-    return [*few, *followed, *(_enlarged(piece) for piece in few)]
+    return [*few, *map(_enlarged, few)]
+
+
+def guided_retested() -> list[Piece]:
+    """The same for features that follow the releases, and what they are compared with."""
+    return [piece for piece in guided() if piece.kind != "floor" and piece.fold is None and piece.horizon == 100]
 
 
 def _enlarged(piece: Piece) -> Piece:

@@ -14,11 +14,12 @@ import figures
 import numpy as np
 import pieces
 from numpy.typing import NDArray
-from pieces import ADJACENCIES, Piece
+from pieces import ADJACENCIES, WHO_REPORTS, Piece, path_of
 from traffic import MORE_TESTS, NUM_TESTS
 
 from dpfuse.evaluation.bootstrap import block_interval
 
+HERE = Path(__file__).parent
 INTERVAL_S = 0.2
 # One piece of evidence: 30 s of the short test part (nine of them), 3 minutes, the length of a wave, of the folds.
 BLOCK_S, FOLD_BLOCK_S = 30.0, 180.0
@@ -80,10 +81,17 @@ class Evidence:
         return [self.row(budget, reference) for budget in self.designs]
 
 
-def write_report(folder: Path, *, quick: bool = False) -> None:
-    """Everything that the pieces in the folder tell: results.json, tables.md and figures."""
-    results = quick_results(folder) if quick else record(folder)
-    results = {"command": "make us101-quick" if quick else "make us101 DATA=DIR", **results}
+def write_report(folder: Path, *, quick: bool = False, guided_alone: bool = False) -> None:
+    """Everything that the pieces in the folder tell: results.json, tables.md and figures.
+
+    If `guided_alone`, what else the results of record hold is kept.
+    """
+    if guided_alone:
+        results = json.loads((HERE / "results.json").read_text()) | {"guided": guided(folder)}
+    elif quick:
+        results = {"command": "make us101-quick"} | quick_results(folder)
+    else:
+        results = {"command": "make us101 DATA=DIR"} | record(folder)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     text = "\n\n".join(tables(results))
     (folder / "tables.md").write_text(text + "\n")
@@ -107,7 +115,8 @@ def record(folder: Path) -> dict[str, Any]:
         for adjacency in ADJACENCIES
     }
     (floor,) = (Evidence(folder, piece) for piece in pieces.headline() if piece.kind == "floor")
-    results: dict[str, Any] = {"machine": machine(folder), "choice": _choice(folder)} | _yardsticks(floor)
+    results: dict[str, Any] = {"machine": machine(folder), "choice": _choice(folder, pieces.candidates())}
+    results |= _yardsticks(floor)
     results["split"] = {adjacency: _against_classical(found) for adjacency, found in split.items()}
     results["per_step"] = {adjacency: _per_step(found) for adjacency, found in split.items()}
     folds: dict[str, dict[Any, Evidence]] = {adjacency: {} for adjacency in ADJACENCIES}
@@ -129,7 +138,7 @@ def record(folder: Path) -> dict[str, Any]:
                 results["sensitivity"][title][piece.kind] = Evidence(folder, piece).rows(trained_here)
     results["guided"] = guided(folder)
     results["enlarged"] = _enlarged(folder)
-    results["who_reports"] = _who_reports(folder)
+    results["who_reports"] = _who_reports(folder, pieces.retested())
     results["ablation"] = [
         {"changes": dict(piece.ppo), "designs": Evidence(folder, piece).rows()} for piece in pieces.ablation()
     ]
@@ -138,18 +147,23 @@ def record(folder: Path) -> dict[str, Any]:
 
 def guided(folder: Path) -> dict[str, Any]:
     """What came of features that follow the releases; each table against the classical design among them."""
-    tables: dict[str, list[Piece]] = {}
-    (floor,) = (Evidence(folder, piece).row(None) for piece in pieces.guided() if piece.kind == "floor")
+    groups: dict[str, dict[str, Evidence]] = {}
+    floor: dict[str, Any] = {}
     for piece in pieces.guided():
-        if not piece.fold and piece.kind != "floor":
-            title = "the paper's split" if piece.horizon == 100 else _title(piece)
-            where = title if piece.fold is None else "five folds"
-            tables.setdefault(f"{piece.adjacency}, {where}, guided", []).append(piece)
-    found = {
-        title: {piece.label: Evidence(folder, piece, None if piece.fold is None else 5) for piece in group}
-        for title, group in tables.items()
+        if piece.kind == "floor":
+            floor = Evidence(folder, piece).row(None)
+        elif not piece.fold:
+            where = "five folds" if piece.fold == 0 else "the paper's split" if piece.horizon == 100 else _title(piece)
+            group = groups.setdefault(f"{piece.adjacency}, {where}, guided", {})
+            group[piece.label] = Evidence(folder, piece, None if piece.fold is None else 5)
+    tables = {title: _against_classical(found) for title, found in groups.items()}
+    return {
+        "command": "make us101-guided DATA=DIR",
+        "machine": machine(folder, [*pieces.guided_candidates(), *pieces.guided()]),
+        "choice": _choice(folder, pieces.guided_candidates()),
+        "floor": floor,
+        "tables": tables | _who_reports(folder, pieces.guided_retested(), ", guided"),
     }
-    return {"floor": floor, "tables": {title: _against_classical(evidence) for title, evidence in found.items()}}
 
 
 def _enlarged(folder: Path) -> dict[str, Any]:
@@ -165,15 +179,12 @@ def _enlarged(folder: Path) -> dict[str, Any]:
     return {"floor": floor, "tables": {title: _against_classical(found) for title, found in tables.items()}}
 
 
-def _who_reports(folder: Path) -> dict[str, Any]:
+def _who_reports(folder: Path, plan: list[Piece], ending: str = "") -> dict[str, Any]:
     """The first seeds on more choices of reporting vehicles, and their error on the usual ones, which come first."""
     tables: dict[str, dict[Any, Evidence]] = {}
-    for piece in pieces.retested():
-        kind = f", {SIMULATED}" if piece.is_enlarged else ", guided" if piece.guided else ""
-        title = f"{piece.adjacency}, {MORE_TESTS} choices{kind}"
-        tables.setdefault(title, {})[piece.label] = Evidence(folder / "who-reports", piece)
-        if piece.kind == "classical" and not piece.is_enlarged:
-            tables.setdefault(f"{title}, guided", {})[piece.label] = tables[title][piece.label]
+    for piece in plan:
+        title = f"{piece.adjacency}, {MORE_TESTS} choices{f', {SIMULATED}' if piece.is_enlarged else ending}"
+        tables.setdefault(title, {})[piece.label] = Evidence(folder / WHO_REPORTS, piece)
     results = {title: _against_classical(found) for title, found in tables.items()}
     for title, found in tables.items():
         for kind, evidence in found.items():
@@ -207,17 +218,16 @@ def _per_step(found: dict[Any, Evidence]) -> dict[str, Any]:
     }
 
 
-def _choice(folder: Path) -> list[dict[str, Any]]:
+def _choice(folder: Path, candidates: list[Piece]) -> list[dict[str, Any]]:
     """Validation error of every set of features that was tried."""
     tried = []
-    for piece in pieces.candidates():
+    for piece in candidates:
         rows = Evidence(folder, piece).rows()
         tried.append(
             {
                 "adjacency": piece.adjacency,
                 "accounting": piece.accounting,
                 "simulated_traffic": piece.is_enlarged,
-                "guided": piece.guided,
                 "features": piece.features,
                 "dimension": piece.dimension,
                 **{name: {f"{row['budget']:g}": row[name] for row in rows} for name in ("validation_mse", "mse")},
@@ -266,9 +276,10 @@ def _cell(row: dict[str, Any]) -> str:
     return text
 
 
-def machine(folder: Path) -> dict[str, Any]:
-    """What the pieces were trained on, how long it took in all, and the versions that matter."""
-    found = [json.loads(path.read_text()) for path in sorted((folder / "pieces").glob("*.json"))]
+def machine(folder: Path, plan: list[Piece] | None = None) -> dict[str, Any]:
+    """What the pieces, by default all, were trained on, how long it took, and the versions that matter."""
+    paths = (folder / "pieces").glob("*.json") if plan is None else [path_of(piece, folder) for piece in plan]
+    found = [json.loads(path.read_text()) for path in sorted(paths)]
     return {
         "devices": sorted({piece["device"] for piece in found}),
         "num_designs": sum(len(piece["designs"]) for piece in found),
@@ -282,12 +293,8 @@ def _interval(values: NDArray[np.float64], blocks: NDArray[np.int64], statistic:
     return None if interval is None else interval.tolist()
 
 
-def _path(folder: Path, piece: Piece) -> Path:
-    return folder / "pieces" / f"{piece.name}.json"
-
-
 def _read(folder: Path, piece: Piece) -> dict[str, Any]:
-    return dict(json.loads(_path(folder, piece).read_text()))
+    return dict(json.loads(path_of(piece, folder).read_text()))
 
 
 def on_page(page: str, results: dict[str, Any]) -> str:
@@ -302,13 +309,12 @@ def on_page(page: str, results: dict[str, Any]) -> str:
 
 def keep() -> None:
     """Make what is in out/us101 the results of record, and quote them on the page."""
-    here, source = Path(__file__).parent, Path("out/us101")
-    (here / "figures").mkdir(exist_ok=True)
-    shutil.copy(source / "results.json", here)
+    source, page = Path("out/us101"), HERE / "README.md"
+    (HERE / "figures").mkdir(exist_ok=True)
+    shutil.copy(source / "results.json", HERE)
     for figure in source.glob("*.png"):
-        shutil.copy(figure, here / "figures")
-    page = here / "README.md"
-    page.write_text(on_page(page.read_text(), json.loads((here / "results.json").read_text())))
+        shutil.copy(figure, HERE / "figures")
+    page.write_text(on_page(page.read_text(), json.loads((HERE / "results.json").read_text())))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The US-101 case study: `make us101 DATA=DIR`, or `make us101-quick` for one budget and seed.
 
+`make us101-guided` does a part that two cores can do, and leaves the rest of the results of record as it is.
+
 Pieces that have been trained are kept in the folder and not trained again, so a run that was stopped goes on where it
 was. On a GPU many designs train at once, and several pieces beside each other (`--jobs`).
 """
@@ -19,12 +21,11 @@ import jax
 import numpy as np
 import pieces
 import traffic
-from pieces import CANDIDATES, Piece
+from pieces import CANDIDATES, WHO_REPORTS, Piece, path_of
 
 import dpfuse
 
 RECORDING = "recording.dpfuse-data"
-WHO_REPORTS = "who-reports"  # the folder of what came of testing again
 # Patience without end: the running average of the weights is at its best when the learning rate has come down.
 OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6, exploration=1.0)
 QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
@@ -45,31 +46,28 @@ def main() -> None:
 
         recording = data.us101(arguments.data, section=traffic.SECTION, interval_s=traffic.INTERVAL_S, progress=True)
         recording.save(folder / RECORDING)
-    plan = [pieces.quick()] if arguments.quick else [pieces.candidates(), rest()]
     if arguments.piece is not None:
-        (piece,) = (p for stage in plan for p in stage if p.name == arguments.piece)
+        everything = pieces.quick() if arguments.quick else [piece for stage in stages() for piece in stage]
+        (piece,) = (piece for piece in everything if piece.name == arguments.piece)
         train_and_test(piece, folder, QUICK if arguments.quick else optimisation_of(piece))
         return
+    plan = [pieces.quick()] if arguments.quick else stages(guided_alone=arguments.guided)
     for stage in plan:
         run_all([piece for piece in stage if arguments.only in piece.name], arguments)
     if not arguments.only:
         if not arguments.quick:
-            retest(folder)
+            retest([*([] if arguments.guided else pieces.retested()), *pieces.guided_retested()], folder)
         from report import write_report
 
-        write_report(folder, quick=arguments.quick)
+        write_report(folder, quick=arguments.quick, guided_alone=arguments.guided)
 
 
-def rest() -> list[Piece]:
-    """All but the candidates, what matters most first."""
-    return [
-        *pieces.headline(),
-        *pieces.folds(),
-        *pieces.sensitivity(),
-        *(piece for piece in pieces.guided() if piece.guided),
-        *pieces.enlarged(),
-        *pieces.ablation(),
-    ]
+def stages(*, guided_alone: bool = False) -> list[list[Piece]]:
+    """The full study: first the candidates, whose best features the others take; in these what matters most first."""
+    if guided_alone:
+        return [pieces.guided_candidates(), pieces.guided()]
+    rest = [*pieces.headline(), *pieces.folds(), *pieces.sensitivity(), *pieces.enlarged(), *pieces.ablation()]
+    return [[*pieces.candidates(), *pieces.guided_candidates()], [*rest, *pieces.guided()]]
 
 
 def read_arguments() -> argparse.Namespace:
@@ -78,6 +76,7 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, help="folder of the NGSIM files; by default DPFUSE_DATA")
     parser.add_argument("--out", type=Path, default=Path("out/us101"), help="where pieces and report go")
     parser.add_argument("--quick", action="store_true", help="one budget, one seed, every design: a few minutes")
+    parser.add_argument("--guided", action="store_true", help="only features that follow the releases, on 2 cores too")
     parser.add_argument("--jobs", type=int, default=1, help="pieces trained beside each other; 8 on a large GPU")
     parser.add_argument("--only", default="", help="only pieces with this in their name, no report")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
@@ -160,11 +159,11 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
     write(path_of(piece, folder), result)
 
 
-def retest(folder: Path) -> None:
+def retest(plan: list[Piece], folder: Path) -> None:
     """The first seeds again, on more choices of the vehicles that report."""
     elsewhere = folder / WHO_REPORTS
     (elsewhere / "pieces").mkdir(parents=True, exist_ok=True)
-    waiting = [piece for piece in pieces.retested() if not path_of(piece, elsewhere).exists()]
+    waiting = [piece for piece in plan if not path_of(piece, elsewhere).exists()]
     recording = dpfuse.Trajectories.load(folder / RECORDING)
     for number, piece in enumerate(waiting, 1):
         again = traffic.paper_split(recording, piece.share, traffic.MORE_TESTS).test
@@ -202,11 +201,6 @@ def write(path: Path, result: dict[str, Any]) -> None:
     whole.replace(path)
 
 
-def path_of(piece: Piece, folder: Path) -> Path:
-    """Where a piece's results are."""
-    return folder / "pieces" / f"{piece.name}.json"
-
-
 def design_path(piece: Piece, budget: float, folder: Path) -> Path:
     """Where the design of the first seed is."""
     return folder / "designs" / f"{piece.name}_B{budget:g}.dpfuse"
@@ -216,7 +210,7 @@ def choose(piece: Piece, folder: Path) -> Piece:
     """The piece with the features that did best on validation, over the headline's budgets, on the same traffic."""
     rivals = [
         rival
-        for rival in pieces.candidates()
+        for rival in [*pieces.candidates(), *pieces.guided_candidates()]
         if (rival.adjacency, rival.accounting, rival.is_enlarged, rival.guided)
         == (piece.adjacency, piece.accounting, piece.is_enlarged, piece.guided)
     ]

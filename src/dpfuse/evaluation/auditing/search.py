@@ -5,7 +5,8 @@ What the releases tell about one sensor is the distance between the two worlds' 
     sum_k |c_k - c'_k|^2,    c_k = g_k f(own measurements up to k),
 
 as a share of 2 B / alpha. It depends on the releases through g_k and a guided f (in individual accounting through the
-account too), so it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of the design.
+account too), so it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of
+the design.
 """
 
 from __future__ import annotations
