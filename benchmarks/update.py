@@ -217,7 +217,9 @@ def arithmetic(rows: int, timing: Timing, num_devices: int) -> dict[str, float]:
     """How far the update is from what the cores could do: matrix products alone, at a measured matrix speed."""
     hidden, inputs, gates = 16, 2, 48
     forward = 2 * rows * STEPS * (inputs + hidden) * gates
-    streams = 2 * BATCH * STEPS * ((7 + 32) * 96 + (7 + 16) * 48)
+    # What E remembers moves the last layer of f, and that reads each row.
+    guidance = 2 * STEPS * (BATCH * 32 + rows) * 2 * (hidden + 1)
+    streams = 2 * BATCH * STEPS * ((7 + 32) * 96 + (7 + 16) * 48) + guidance
     # Backward: the gates again, the hidden state's gradient, and the weights' gradient.
     total = forward * (1 + 1 + 1 + 1) + streams * 3
     peak = matrix_speed() * num_devices

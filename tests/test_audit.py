@@ -297,6 +297,27 @@ class TestPlantedBugs:
         assert {"public spending", "every run", "leakage"} <= found
 
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
+    def test_a_question_that_peeks_at_the_measurements(self, case):
+        """What a guided f is asked must follow from the releases alone. (The worst f is asked nothing.)"""
+
+        def meddle(step):
+            own = step.private_part
+
+            def private_part(query, hidden, block):
+                said = (block[:, 0] * block[:, -3]).mean()  # of those who are there
+                return own(query._replace(readout=query.readout + 0.05 * said), hidden, block)
+
+            step.private_part = private_part
+
+        def caught(make_step):
+            worlds = make_worlds(design, *loud_pair(with_loud_filter(design), 4), seed=0)
+            bound = Bound(1e-5, SURE, 100.0)
+            return failed(attack("own", make_step(design, NUM_ROWS), worlds, 20, bound).checks)
+
+        design = small(case)
+        assert "independence" in caught(plant(meddle)) and "independence" not in caught(ExactStep)
+
+    @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
     def test_a_report_counted_twice(self, case, monkeypatch):
         for module in (release, budget):
             monkeypatch.setattr(module, "counts_once", lambda ids, stream: np.asarray(ids) >= 0)

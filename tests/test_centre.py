@@ -617,8 +617,8 @@ class TestIndependence:
         """Negative control."""
         own = RecurrentFilter._features
 
-        def centred(self, hidden, present):
-            features = own(self, hidden, present)
+        def centred(self, raw, present):
+            features = own(self, raw, present)
             return 0.5 * (features - features.mean(-2, keepdims=True))
 
         monkeypatch.setattr(RecurrentFilter, "_features", centred)

@@ -13,7 +13,18 @@ from dpfuse import cli
 
 COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal", "ledger", "live", "serve",
             "token", "broker", "estimate", "replay")  # fmt: skip
-TRAIN = ("--budget", "1.5", "--adjacency", "replace-one", "--split-by", "run", "--updates", "1")
+TRAIN = (
+    "--recurrent-filter",
+    "gru",
+    "--budget",
+    "1.5",
+    "--adjacency",
+    "replace-one",
+    "--split-by",
+    "run",
+    "--updates",
+    "1",
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,6 +86,7 @@ class TestTheWholeWay:
         loaded = dpfuse.load(design)
         assert loaded.guarantee == dpfuse.Guarantee(order=2.0, budget=1.5, adjacency="replace-one")
         assert (loaded.structure.policy, loaded.structure.horizon) == ("adaptive", 6)
+        assert loaded.structure.recurrent_filter == "gru"
 
     def test_evaluate_prints_one_json_object(self, run, recording, design, folder):
         other = folder / "other.dpfuse"

@@ -80,6 +80,7 @@ def test_estimator_is_within_3_percent_of_the_kalman_filter(parts):
     assert report.within_budget
 
 
+@pytest.mark.slow
 def test_learned_schedule_is_within_3_percent_of_the_optimum(parts):
     report = run(parts, "schedule", 1200)
     assert report.mse <= 1.03 * best_schedule()

@@ -188,6 +188,7 @@ class TestAlgorithm2:
         one, two = (train(walks, optimisation=replace(BRIEF, num_updates=4)) for _ in range(2))
         assert one.fingerprint == two.fingerprint
 
+    @pytest.mark.slow
     def test_each_half_leaves_the_other_alone(self, walks):
         """With no iterations of PPO g stays at even spending; with no updates of f and E they stay as they were."""
         frozen_g = train(walks, ppo=replace(SHORT, learning_rate=1e-30), optimisation=replace(BRIEF, num_updates=8))
@@ -201,6 +202,7 @@ class TestAlgorithm2:
                 np.testing.assert_allclose(a, b, atol=1e-6)
         assert float(jnp.abs(one.policy.networks.fusion_weight.by_step).max()) > 1e-3
 
+    @pytest.mark.slow
     def test_accounts_of_ones_own(self, walks):
         design = train(walks, guarantee=promise("individual"), optimisation=replace(BRIEF, num_updates=8))
         assert dpfuse.evaluate(design, walks[2]).within_budget

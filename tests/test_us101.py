@@ -137,13 +137,17 @@ class TestRecord:
             rows = [row for kinds in part.values() for found in kinds.values() for row in found]
             assert rows and all(row["num_over_budget"] == 0 and row["most_spent"] <= row["budget"] for row in rows)
 
-    def test_features_were_chosen_on_validation(self, results):
+    def test_features_were_chosen_on_validation(self, study, results):
         best = {}
         for tried in results["choice"]:
             score = np.mean(np.log(list(tried["validation_mse"].values())))
             key = tried["adjacency"], tried["accounting"], tried["simulated_traffic"]
             best[key] = min(best.get(key, (np.inf, None)), (score, (tried["features"], tried["dimension"])))
-        assert {key: chosen for key, (_, chosen) in best.items()} == {
+        best = {key: chosen for key, (_, chosen) in best.items()}
+        assert study["pieces"].CLASSICAL == {
+            adjacency: best[adjacency, "total", False] for adjacency in results["split"]
+        }
+        assert best == {
             ("remove-one", "total", False): ("ball", 2),
             ("remove-one", "total", True): ("ball", 2),
             ("remove-one", "individual", False): ("ball", 2),

@@ -28,15 +28,13 @@ DESIGNS = {
     "adaptive": ("adaptive", "total"),
     "individual": ("adaptive", "individual"),
 }
-# As dpfuse has it by default; files are named by it.
-FILTERS: dict[str, Any] = {"classical": "gru", "adaptive": "guided", "individual": "guided"}
 
 
 def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[str, dict[float, dpfuse.Design]]:
     """Our designs by name and budget; those already in the folder are read."""
     designs: dict[str, dict[float, dpfuse.Design]] = {}
     for name, (policy, accounting) in DESIGNS.items():
-        files = {budget: folder / f"{system}-{name}-{budget}-{updates}-{FILTERS[name]}.dpfuse" for budget in BUDGETS}
+        files = {budget: folder / f"{system}-{name}-{budget}-{updates}.dpfuse" for budget in BUDGETS}
         if not all(file.exists() for file in files.values()):
             made = dpfuse.train_many(
                 parts.training,
@@ -44,7 +42,7 @@ def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[
                 [replace(PROMISE, budget=budget, accounting=accounting) for budget in BUDGETS],
                 policy=policy,
                 horizon=SYSTEMS[system].horizon,
-                architecture=dpfuse.Architecture(recurrent_filter=FILTERS[name]),
+                architecture=dpfuse.Architecture(recurrent_filter="gru"),  # the paper's f, for all alike
                 optimisation=dpfuse.Optimisation(num_updates=updates, patience=updates),
                 progress=True,
             )

@@ -25,8 +25,11 @@ NAMES = {
 COLOURS = dict(zip(NAMES, ("#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"), strict=True))
 
 
-def draw(results: dict[str, Any], folder: Path) -> None:
-    """Write every figure that the results allow into the folder."""
+def draw(results: dict[str, Any], folder: Path, *, guided_alone: bool = False) -> None:
+    """Write every figure that the results allow into the folder, or the one on guided designs alone."""
+    if guided_alone:
+        save_figures({"error-budget-guided": plot_guided(results)}, folder)
+        return
     drawn = {"density": plot_density(folder)}
     if "per_step" in results:
         drawn |= {

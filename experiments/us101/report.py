@@ -95,7 +95,7 @@ def write_report(folder: Path, *, quick: bool = False, guided_alone: bool = Fals
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
     text = "\n\n".join(tables(results))
     (folder / "tables.md").write_text(text + "\n")
-    figures.draw(results, folder)
+    figures.draw(results, folder, guided_alone=guided_alone)
     print(f"{text}\n\nResults, tables and figures are in {folder}/")
 
 

@@ -39,7 +39,6 @@ def main() -> None:
     """Train and test what is missing, then write the report."""
     arguments = read_arguments()
     folder: Path = arguments.out
-    dpfuse.use_all_cores()
     (folder / "pieces").mkdir(parents=True, exist_ok=True)
     if not (folder / RECORDING).exists():
         from dpfuse import data
@@ -49,6 +48,7 @@ def main() -> None:
     if arguments.piece is not None:
         everything = pieces.quick() if arguments.quick else [piece for stage in stages() for piece in stage]
         (piece,) = (piece for piece in everything if piece.name == arguments.piece)
+        dpfuse.use_all_cores()
         train_and_test(piece, folder, QUICK if arguments.quick else optimisation_of(piece))
         return
     plan = [pieces.quick()] if arguments.quick else stages(guided_alone=arguments.guided)
@@ -75,8 +75,9 @@ def read_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder of the NGSIM files; by default DPFUSE_DATA")
     parser.add_argument("--out", type=Path, default=Path("out/us101"), help="where pieces and report go")
-    parser.add_argument("--quick", action="store_true", help="one budget, one seed, every design: a few minutes")
-    parser.add_argument("--guided", action="store_true", help="only features that follow the releases, on 2 cores too")
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument("--quick", action="store_true", help="one budget, one seed, every design: a few minutes")
+    part.add_argument("--guided", action="store_true", help="only features that follow the releases, on 2 cores too")
     parser.add_argument("--jobs", type=int, default=1, help="pieces trained beside each other; 8 on a large GPU")
     parser.add_argument("--only", default="", help="only pieces with this in their name, no report")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
@@ -161,12 +162,13 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
 
 def retest(plan: list[Piece], folder: Path) -> None:
     """The first seeds again, on more choices of the vehicles that report."""
+    dpfuse.use_all_cores()
     elsewhere = folder / WHO_REPORTS
     (elsewhere / "pieces").mkdir(parents=True, exist_ok=True)
     waiting = [piece for piece in plan if not path_of(piece, elsewhere).exists()]
-    recording = dpfuse.Trajectories.load(folder / RECORDING)
+    (share,) = {piece.share for piece in plan}
+    again = traffic.paper_split(dpfuse.Trajectories.load(folder / RECORDING), share, traffic.MORE_TESTS).test
     for number, piece in enumerate(waiting, 1):
-        again = traffic.paper_split(recording, piece.share, traffic.MORE_TESTS).test
         designs = [dpfuse.load(design_path(piece, budget, folder)) for budget in pieces.LONG]
         write(path_of(piece, elsewhere), {"piece": piece.name, "designs": [test(design, again) for design in designs]})
         print(f"{number} of {len(waiting)} tested again: {piece.name}", file=sys.stderr, flush=True)
@@ -207,7 +209,7 @@ def design_path(piece: Piece, budget: float, folder: Path) -> Path:
 
 
 def choose(piece: Piece, folder: Path) -> Piece:
-    """The piece with the features that did best on validation, over the headline's budgets, on the same traffic."""
+    """The piece with the features that did best on validation, among those of its kind and traffic."""
     rivals = [
         rival
         for rival in [*pieces.candidates(), *pieces.guided_candidates()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -104,9 +103,8 @@ def train_many(
     if _widths(training) != _widths(validation):
         raise ValueError("training and validation must have the same channels and states")
     num_steps = None if stationary else _horizon(training, validation, horizon)
-    if architecture.recurrent_filter is None:
-        architecture = replace(architecture, recurrent_filter=usual_filter(guarantees, policy, method))
-    structure = _make_structure(training, guarantees, policy, num_steps, architecture)
+    recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, policy, method)
+    structure = _make_structure(training, guarantees, policy, num_steps, architecture, recurrent_filter)
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
     pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
     keys = jnp.stack([jax.random.key(seed) for _, seed in pairs])
@@ -184,15 +182,15 @@ def _make_structure(
     policy: Spending,
     horizon: int | None,
     architecture: Architecture,
+    recurrent_filter: FilterKind,
 ) -> Structure:
-    assert architecture.recurrent_filter is not None  # chosen by now
     first = guarantees[0]
     kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
     if len(kinds) > 1:
         raise ValueError(f"guarantees trained at once must share adjacency and accounting, got {kinds}")
     num_channels = training.measurements.shape[-1]
     usual: tuple[FeatureSet, int] = ("ball", 2) if first is None or first.adjacency == "remove-one" else ("box", 1)
-    if architecture.recurrent_filter == "affine":
+    if recurrent_filter == "affine":
         usual = "box", num_channels
     features, dimension = (
         architecture.features or usual[0],
@@ -211,7 +209,7 @@ def _make_structure(
         horizon=horizon,
         expected_stay=min(float(horizon or stays), max(1.0, float(stays))),
         crowd=round(crowd, 1),
-        recurrent_filter=architecture.recurrent_filter,
+        recurrent_filter=recurrent_filter,
         filter_size=architecture.filter_size,
         fusion_size=architecture.fusion_size,
         estimator_size=architecture.estimator_size,

@@ -35,6 +35,7 @@ from dpfuse.policy.step import (
     init_public,
     observe,
     release,
+    scale_contributions,
     share_of_rest,
     usable_budget,
     weight_for,
@@ -81,8 +82,8 @@ def advance(
     crowd, recurrent_filter = episodes.crowd, policy.networks.recurrent_filter
     readout = recurrent_filter.readout(public.estimator_hidden)
     features = recurrent_filter.read(crowd.heard[now], crowd.present[now], readout, crowd.window)
-    own_weight = weight.at[crowd.window].get(mode="fill", fill_value=0.0)
-    released = release(own_weight[:, None] * features, crowd.window, episodes.noise[now])
+    _, contributions = scale_contributions(policy, jnp.asarray(crowd.account_share), features, crowd.window, weight)
+    released = release(contributions, crowd.window, episodes.noise[now])
     public, (mean, _) = estimate(policy, public, weight, released)
     error = (mean - episodes.state[now]) / policy.constants.state_std[None]
     left = public.budget_left / usable_budget(policy)

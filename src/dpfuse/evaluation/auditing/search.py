@@ -156,8 +156,8 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
         public, query = ask(policy, public)
         private, contributions, _ = contribute(policy, private, reports, query)
-        heard = jnp.where(is_heard, stream, num_paths)
-        public, _ = estimate(policy, public, query.weight, release(contributions, heard, noise_now))
+        into = jnp.where(is_heard, stream, num_paths)
+        public, _ = estimate(policy, public, query.weight, release(contributions, into, noise_now))
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
         return (public, private), jnp.sum(move**2, axis=-1).mean()
