@@ -79,13 +79,14 @@ def plot_guided(results: dict[str, Any]) -> Figure:
     for axis, (adjacency, kinds) in zip(axes, results["split"].items(), strict=True):
         guided = results["guided"]["tables"][f"{adjacency}, the paper's split, guided"]
         budgets = [row["budget"] for row in guided["classical"]]
-        for name, rows in guided.items():
-            kind = name.removesuffix(", guided")
-            label = NAMES[kind] + ", guided" * (kind != name)
-            axis.loglog(budgets, [row["mse"] for row in rows], color=COLOURS[kind], marker="o", ms=3, label=label)
-            if kind != name:
-                own = [row["mse"] for row in kinds[kind] if row["budget"] in budgets]
-                axis.loglog(budgets, own, color=COLOURS[kind], linestyle="--", linewidth=1, label=NAMES[kind])
+        evenly = [row["mse"] for row in guided["classical"]]
+        axis.loglog(budgets, evenly, color=COLOURS["classical"], marker="o", ms=3, label=NAMES["classical"])
+        for kind in ("pathwise", "individual"):
+            style = {"color": COLOURS[kind], "marker": "o", "ms": 3}
+            own = [row["mse"] for row in kinds[kind] if row["budget"] in budgets]
+            axis.loglog(budgets, own, linestyle="--", linewidth=1, label=NAMES[kind], **style)
+            followed = [row["mse"] for row in guided[f"{kind}, guided"]]
+            axis.loglog(budgets, followed, label=f"{NAMES[kind]}, guided", **style)
         _plain_numbers(axis)
         axis.set(xlabel="budget $B_G$ at order 2", title=adjacency)
     axes[0].set_ylabel("squared error [(veh/km)$^2$]")

@@ -164,14 +164,20 @@ def enlarged() -> list[Piece]:
 
 
 def guided() -> list[Piece]:
-    """Features that follow the releases, beside classical designs: the paper's split, folds, a minute, the floor."""
-    split = [Piece(kind=kind, adjacency=adjacency, budgets=LONG) for adjacency in ADJACENCIES for kind in COMPARED]
-    folded = [replace(piece, budgets=(0.15, 0.5), num_seeds=2) for piece in folds() if piece.adjacency == "remove-one"]
-    minute = [Piece(kind=kind, horizon=300, budgets=(0.07, 0.5), num_seeds=2) for kind in ("classical", "individual")]
-    private = [*split, *folded, *minute]
+    """Features that follow the releases, beside classical designs: the paper's split, a minute, the floor."""
+    split = [
+        Piece(kind=kind, adjacency=adjacency, budgets=LONG, num_seeds=num_seeds)
+        for adjacency, num_seeds in zip(ADJACENCIES, (5, 3), strict=True)
+        for kind in COMPARED
+    ]
+    minute = [Piece(kind=kind, horizon=300, budgets=(0.07,), num_seeds=2) for kind in ("classical", "individual")]
+    private = [*split, *minute]
     references = [_as_in_headline(piece) for piece in private if piece.kind == "classical"]
     # How much is guidance alone: a classical design that has it.
-    followed = [Piece(kind="classical", budgets=LONG), *(piece for piece in private if piece.kind != "classical")]
+    followed = [
+        Piece(kind="classical", budgets=LONG, num_seeds=3),
+        *(piece for piece in private if piece.kind != "classical"),
+    ]
     return [*references, *(replace(piece, guided=True) for piece in (*followed, Piece(kind="floor", budgets=(0.0,))))]
 
 
@@ -188,7 +194,7 @@ def retested() -> list[Piece]:
 
 def guided_retested() -> list[Piece]:
     """The same for features that follow the releases, and what they are compared with."""
-    return [piece for piece in guided() if piece.kind != "floor" and piece.fold is None and piece.horizon == 100]
+    return [piece for piece in guided() if piece.kind != "floor" and piece.horizon == 100]
 
 
 def _enlarged(piece: Piece) -> Piece:

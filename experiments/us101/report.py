@@ -152,10 +152,9 @@ def guided(folder: Path) -> dict[str, Any]:
     for piece in pieces.guided():
         if piece.kind == "floor":
             floor = Evidence(folder, piece).row(None)
-        elif not piece.fold:
-            where = "five folds" if piece.fold == 0 else "the paper's split" if piece.horizon == 100 else _title(piece)
-            group = groups.setdefault(f"{piece.adjacency}, {where}, guided", {})
-            group[piece.label] = Evidence(folder, piece, None if piece.fold is None else 5)
+        else:
+            where = "the paper's split" if piece.horizon == 100 else _title(piece)
+            groups.setdefault(f"{piece.adjacency}, {where}, guided", {})[piece.label] = Evidence(folder, piece)
     tables = {title: _against_classical(found) for title, found in groups.items()}
     return {
         "command": "make us101-guided DATA=DIR",
