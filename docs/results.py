@@ -57,12 +57,18 @@ def quoted() -> str:
 def quoted_us101() -> str:
     """The part of README on real traffic."""
     found = json.loads((ROOT / "experiments/us101/results.json").read_text())
-    kinds, budgets = found["split"]["remove-one"], (0.07, 0.15, 0.5, 1.5)
+    budgets = 0.07, 0.15, 0.5, 1.5
+    kinds = found["split"]["remove-one"] | {
+        name: rows
+        for name, rows in found["guided"]["tables"]["remove-one, the paper's split, guided"].items()
+        if name.endswith("guided")
+    }
     names = {
         "classical": "classical",
         "ppo": "the paper's Algorithm 2 (PPO)",
-        "pathwise": "adaptive",
-        "individual": "individual",
+        "pathwise": "adaptive, with the paper's features",
+        "pathwise, guided": "adaptive",
+        "individual, guided": "individual",
     }
     lines = ["| squared error [(veh/km)^2] | " + " | ".join(f"B = {budget:g}" for budget in budgets) + " |"]
     lines.append("|---" * (len(budgets) + 1) + "|")
@@ -75,9 +81,10 @@ def quoted_us101() -> str:
     lower = ", ".join(f"{row['mse']:.0f}" for row in enlarged if row["budget"] in budgets)
     return (
         "\n".join(lines)
-        + "\n\n*Remove-one adjacency, in brackets the error over the classical one; without noise "
-        + f"{found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. Trained on ten hours of simulated "
-        + f"traffic besides, and twice as long, individual accounts come down to {lower} (without noise {floor:.0f}). "
+        + "\n\n*Remove-one adjacency, in brackets the error over that of a classical design trained beside; without "
+        + f"noise {found['floor']['mse']:.0f}, without releases {found['prior_mse']:.0f}. Individual designs "
+        + "with the paper's features, but trained on ten hours of simulated traffic besides, and twice as long, come "
+        + f"down to {lower} (without noise {floor:.0f}). "
         + "[experiments/us101](experiments/us101/README.md) has both adjacencies, intervals, folds and figures.*\n"
     )
 

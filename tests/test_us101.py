@@ -129,11 +129,11 @@ class TestRecord:
     def test_the_page_quotes_its_results(self, study, results):
         page = (FOLDER / "README.md").read_text()
         assert study["report"].on_page(page, results) == page
-        assert page.count("<!-- table") == len(study["report"].tables(results)) == 19
+        assert page.count("<!-- table") == len(study["report"].tables(results)) == 24
 
     def test_nobody_was_over_budget(self, results):
         tables = [results[name] for name in ("split", "folds", "sensitivity", "who_reports")]
-        for part in (*tables, results["enlarged"]["tables"]):
+        for part in (*tables, results["enlarged"]["tables"], results["guided"]["tables"]):
             rows = [row for kinds in part.values() for found in kinds.values() for row in found]
             assert rows and all(row["num_over_budget"] == 0 and row["most_spent"] <= row["budget"] for row in rows)
 
@@ -195,6 +195,45 @@ class TestRecord:
         for rows in zip(*kinds.values(), strict=True):
             assert rows[-1]["mse"] <= 1.001 * min(row["mse"] for row in rows)  # individual accounts
         assert results["enlarged"]["floor"]["mse"] < 0.75 * results["floor"]["mse"]
+
+    def test_features_that_follow_the_releases_are_worth_what_the_page_says(self, results):
+        tables, margin = results["guided"]["tables"], 0.005
+        bounds = {  # test and validation error over those of the same kind with the paper's f
+            ("remove-one", "pathwise"): ((0.97, 1.03), (0.81, 0.85)),
+            ("remove-one", "individual"): ((0.86, 0.93), (0.82, 0.89)),
+            ("replace-one", "pathwise"): ((0.92, 0.97), (0.83, 0.87)),
+            ("replace-one", "individual"): ((0.88, 0.92), (0.80, 0.87)),
+        }
+        unclear = []
+        for (adjacency, kind), within in bounds.items():
+            own = {row["budget"]: row for row in results["split"][adjacency][kind]}
+            for row in tables[f"{adjacency}, the paper's split, guided"][f"{kind}, guided"]:
+                for name, (least, most) in zip(("mse", "validation_mse"), within, strict=True):
+                    assert least - margin <= row[name] / own[row["budget"]][name] < most + margin
+                unclear += [(adjacency, kind, row["budget"])] * (row["difference_ci95"][1] >= 0)
+        assert unclear == [
+            ("remove-one", "pathwise", 1.5),
+            ("replace-one", "pathwise", 0.5),
+            ("replace-one", "pathwise", 1.5),
+            ("replace-one", "individual", 1.5),
+        ]
+        alone = tables["remove-one, the paper's split, guided"]["classical, guided"]
+        assert all(row["ratio"] == pytest.approx(1, abs=0.05) for row in alone)
+
+    def test_what_was_asked_of_the_designs_is_met_on_us_101_alone(self, results):
+        """Each at the budgets 0.15, 0.5 and 1.5, or 0.07 and 0.15."""
+        split, tables = results["split"], results["guided"]["tables"]
+        followed = {adjacency: tables[f"{adjacency}, the paper's split, guided"] for adjacency in split}
+
+        def ratios(rows, *budgets):
+            return [row["ratio"] for row in rows if row["budget"] in budgets]
+
+        headline = 0.15, 0.5, 1.5
+        assert np.less_equal(ratios(split["remove-one"]["pathwise"], *headline), (0.80, 0.87, 0.93)).all()
+        assert np.less_equal(ratios(followed["replace-one"]["pathwise, guided"], *headline), (0.73, 0.81, 0.88)).all()
+        assert np.less_equal(ratios(followed["remove-one"]["individual, guided"], 0.07, 0.15), (0.66, 0.67)).all()
+        (minute,) = tables["remove-one, 300 steps, 30% report, guided"]["individual, guided"]
+        assert minute["ratio"] <= 0.55
 
     def test_other_vehicles_that_report_make_it_harder_for_all(self, results):
         for title, kinds in results["who_reports"].items():
