@@ -29,7 +29,7 @@ RECORDING = "recording.dpfuse-data"
 # Patience without end: the running average of the weights is at its best when the learning rate has come down.
 OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6, exploration=1.0)
 QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
-# Guided designs learn faster, and then by heart: on validation half as many updates do as well.
+# Guided designs learn faster: in a short trial half as many updates did as well on validation.
 GUIDED = replace(OPTIMISATION, num_updates=500)
 # With simulated traffic there is twice as much to learn from: on validation 2,000 updates do better, for every kind.
 ENLARGED = replace(OPTIMISATION, num_updates=2000)
