@@ -24,8 +24,9 @@ from live_step import make_design
 from rich.progress import Progress
 
 import dpfuse
+from dpfuse.centre import Ticker
 from dpfuse.policy.exact import compute_inline
-from dpfuse.runtime import Published, Ticker
+from dpfuse.public import Published
 
 STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
 DELAY_S = 0.14

@@ -90,8 +90,8 @@ def run_counting_centre(folder: Path, mqtt: str) -> None:
     from live_step import make_design
 
     from dpfuse.policy.exact import compute_inline
-    from dpfuse.runtime import serve
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire import serve
+    from dpfuse.wire.tokens import Tokens
 
     compute_inline()
     counts = {"received": 0, "in_time": 0}
@@ -125,8 +125,8 @@ def broker(folder: Path) -> Iterator[int]:
     """A mosquitto with the configuration that `dpfuse broker` writes; its port."""
     import socket
 
-    from dpfuse.runtime.broker import write_broker
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire.broker import write_broker
+    from dpfuse.wire.tokens import Tokens
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -176,7 +176,7 @@ def steps(client: Any, is_paced: bool) -> Iterator[int]:
 
 def make_reports(num_sensors: int) -> list[dict[str, Any]]:
     """One report a stream and sensor; its step is still to come."""
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire.tokens import Tokens
 
     tokens = [Tokens(SECRET).issue(sensor) for sensor in range(num_sensors)]
     return [{"token": token, "stream": name, "values": [103.25, 9.75]} for name in STREAMS for token in tokens]
@@ -188,7 +188,7 @@ def send_mqtt(address: str, *, port: int, is_paced: bool) -> tuple[int, float]:
     import orjson
     from paho.mqtt import client as paho
 
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire.tokens import Tokens
 
     acknowledged, clients = threading.Semaphore(0), []
     for sensor in range(MQTT["sensors"]):

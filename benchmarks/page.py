@@ -55,7 +55,7 @@ def main() -> None:
 @contextmanager
 def centre() -> Iterator[str]:
     """A `dpfuse serve` of its own, and its address."""
-    from dpfuse.runtime.tokens import new_secret
+    from dpfuse.wire.tokens import new_secret
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
 import dpfuse
-from dpfuse.policy import Constants, Design, Structure, make_policy
-from dpfuse.privacy import FEATURE_SETS, charge_factor
-from dpfuse.systems import linear_gaussian
-from dpfuse.types import NOBODY, Guarantee, Trajectories
+from dpfuse.policy import Design
+from dpfuse.types import Trajectories
+from support.designs import BRIEF, CASES, SMALL, make_design, promise, random_walks
 
 # Two devices on every machine, so that every machine trains the same designs.
 jax.config.update("jax_platforms", "cpu")
@@ -32,22 +28,6 @@ settings.register_profile(
 )
 settings.load_profile("dpfuse")
 
-ACCOUNTINGS = ("total", "individual")
-ADJACENCIES = ("replace-one", "remove-one")
-CASES = list(itertools.product(ACCOUNTINGS, ADJACENCIES, FEATURE_SETS))
-# Two of each kind of accounting and, between them, every adjacency and feature set.
-SOME_CASES = [
-    ("total", "remove-one", "ball"),
-    ("total", "replace-one", "box"),
-    ("individual", "replace-one", "ball"),
-    ("individual", "remove-one", "orthant"),
-]
-
-SMALL = dpfuse.Architecture(filter_size=4, fusion_size=4, estimator_size=8)
-BRIEF = dpfuse.Optimisation(
-    num_updates=120, batch_size=32, learning_rate=3e-2, validate_every=40, validation_windows=64
-)
-
 
 def pytest_configure(config: pytest.Config) -> None:
     # Many tests compile the same programs, in this process and in others: each is compiled once.
@@ -55,82 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     config.addinivalue_line("filterwarnings", "ignore:Error (reading|writing) persistent compilation cache")
     assert jax.local_device_count() == 2  # from here on nothing changes the devices, `use_all_cores` neither
-
-
-def promise(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:
-    return Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting)
-
-
-def make_design(
-    accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, order=2.0, spread=0.0, seed=0, **options
-) -> Design:
-    """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
-    guarantee = None if features == "unbounded" else promise(accounting, adjacency, budget, order)
-    structure = make_structure(accounting, adjacency, features, **options)
-    constants = Constants(
-        jnp.float32(guarantee.squared_radius if guarantee else np.inf),
-        *(bound * jnp.ones(structure.num_channels) for bound in (-1.0, 1.0)),
-        jnp.arange(1.0, structure.num_states + 1),
-        2 * jnp.ones(structure.num_states),
-    )
-    policy = make_policy(structure, constants, key=jax.random.key(seed))
-    return Design(with_networks(policy, lambda leaf, rng: leaf + spread * rng.normal(size=leaf.shape)), guarantee, 0.5)
-
-
-def with_networks(policy, change, seed=0):
-    """The policy with each array of its networks put through `change(array, rng)`."""
-    rng = np.random.default_rng(seed)
-    networks = jax.tree.map(lambda leaf: jnp.asarray(change(np.asarray(leaf), rng), jnp.float32), policy.networks)
-    return type(policy)(networks, policy.constants, policy.structure)
-
-
-def departing(policy, departure):
-    """The policy with its log-odds moved by `departure` at every step: a large one spends everything at once."""
-    by_step = jnp.full(policy.structure.horizon, departure, jnp.float32)
-    return eqx.tree_at(lambda p: p.networks.fusion_weight.by_step, policy, by_step)
-
-
-def make_structure(accounting="total", adjacency="remove-one", features="ball", **options) -> Structure:
-    fields = {
-        "num_states": 1,
-        "num_channels": 2,
-        "features": features,
-        "dimension": 2,
-        "policy": "adaptive",
-        "accounting": accounting,
-        "horizon": 6,
-        "expected_stay": 3.0,
-        "crowd": 4.0,
-        "recurrent_filter": "guided",
-        "filter_size": 8,
-        "fusion_size": 8,
-        "estimator_size": 8,
-    } | options
-    is_private = features != "unbounded"
-    factor = charge_factor(features, fields["dimension"], adjacency, accounting) if is_private else 1
-    return Structure(charge_factor=factor, **fields)
-
-
-def busy_data(num_runs=3, num_steps=6, num_slots=5, num_channels=2, num_states=1, seed=0) -> Trajectories:
-    """Runs in which sensors come, fall silent, and leave their slot to others."""
-    rng = np.random.default_rng(seed)
-    shape = num_runs, num_steps, num_slots
-    arrives = rng.random(shape) < 0.25
-    arrives[:, 0] = True
-    # A new id at each arrival; some of the stays are of nobody.
-    sensors = np.cumsum(arrives, axis=1) + 100 * np.arange(num_slots)
-    sensors = np.where(sensors % 4 == 0, NOBODY, sensors)
-    return Trajectories(
-        state=rng.normal(size=(num_runs, num_steps, num_states)),
-        measurements=rng.uniform(-1.2, 1.2, size=(*shape, num_channels)),
-        present=(rng.random(shape) < 0.8) & (sensors != NOBODY),
-        sensors=sensors,
-    )
-
-
-def random_walks(num_runs, seed, num_sensors=5, num_steps=8) -> Trajectories:
-    system = linear_gaussian.LinearGaussian.random_walk(num_sensors=num_sensors, measurement_noise=0.1)
-    return linear_gaussian.simulate(system, num_runs=num_runs, num_steps=num_steps, seed=seed)
 
 
 @pytest.fixture(scope="session")

@@ -27,11 +27,18 @@ ALLOWED = {
     "evaluation": BASE | {"privacy", "systems", "policy"},
     "optimal": BASE | {"privacy", "systems", "policy"},
     "baselines": BASE | {"privacy", "evaluation"},
-    "cli": BASE | {"privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "runtime", "__init__"},
+    "audit": BASE | {"privacy", "policy"},
     "gym": BASE,
-    "runtime": BASE | {"privacy", "policy"},
-    "__init__": BASE | {"policy", "training", "evaluation", "runtime"},
+    # What may leave, and who reads it: neither the centre nor the ledger.
+    "public": BASE | {"privacy", "policy"},
+    "remote": BASE | {"privacy", "policy", "public"},
+    # What is trusted.
+    "ledger": BASE | {"privacy", "policy", "public"},
+    "centre": BASE | {"privacy", "policy", "public", "ledger"},
+    "wire": BASE | {"privacy", "policy", "public", "ledger", "centre"},
+    "replay": BASE | {"remote", "wire"},
 }
+ALLOWED["cli"] = ALLOWED["__init__"] = set(ALLOWED) | {"__init__"}
 
 
 def part_of(path: Path) -> str:
@@ -91,7 +98,21 @@ def test_type_checkers_see_what_is_there_at_run_time():
     assert seen == {module: set(names) for module, names in dpfuse._HOME.items()}
 
 
-PACKAGES = ("privacy", "systems", "data", "policy", "training", "evaluation", "optimal", "baselines", "runtime")
+PACKAGES = (
+    "privacy",
+    "systems",
+    "data",
+    "policy",
+    "training",
+    "evaluation",
+    "optimal",
+    "baselines",
+    "audit",
+    "centre",
+    "ledger",
+    "public",
+    "remote",
+)
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -107,7 +128,9 @@ def test_an_unknown_name_is_an_attribute_error():
         dpfuse.tarin  # noqa: B018
 
 
-@pytest.mark.parametrize("module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data", "dpfuse.runtime"])
+@pytest.mark.parametrize(
+    "module", ["dpfuse", "dpfuse.cli", "dpfuse.types", "dpfuse.data", "dpfuse.ledger", "dpfuse.remote"]
+)
 def test_importing_is_quick(module):
     slow = ("jax", "equinox", "optax", "opendp", "dp_accounting", "matplotlib", "pyarrow", "apsw", "psycopg")
     slow += ("fastapi", "uvicorn", "paho", "orjson", "httpx")

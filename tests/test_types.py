@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import busy_data, promise
 from dpfuse.errors import FileRefused
 from dpfuse.types import NOBODY, Guarantee, Trajectories, Window
+from support.designs import busy_data, promise
 
 
 def small(**changes):

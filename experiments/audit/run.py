@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 import dpfuse
-from dpfuse.evaluation.auditing import Bound, attack, plot_audit
-from dpfuse.evaluation.auditing.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit import Bound, attack, plot_audit
+from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
 from dpfuse.policy import Constants, ExactStep, Structure, make_policy
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
 
@@ -48,7 +48,7 @@ def main() -> None:
         if design.guarantee is None:
             continue
         began = time.process_time()
-        result = dpfuse.audit(design, num_runs=options.design_runs, confidence=CONFIDENCE, progress=True)
+        result = dpfuse.audit_design(design, num_runs=options.design_runs, confidence=CONFIDENCE, progress=True)
         designs[path.stem] = result.to_dict() | {"cpu_seconds": round(time.process_time() - began, 1)}
         if path.stem == "individual":
             plot_audit(result).savefig(IMAGES / "audit.png", dpi=120)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from page import draw, write_page
-from systems import SYSTEMS, Parts
 
 import dpfuse
 from dpfuse import baselines
+from systems import SYSTEMS, Parts
 
 HERE = Path(__file__).parent
 BUDGETS = (0.15, 0.5, 1.5)

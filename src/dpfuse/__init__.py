@@ -6,6 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dpfuse.audit import Audit, audit_design
+    from dpfuse.centre import FusionCentre
     from dpfuse.errors import (
         BudgetExceeded,
         DatasetMissing,
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
         ReleaseRefused,
         TrainingDiverged,
     )
-    from dpfuse.evaluation import Audit, Comparison, Report, audit, compare, evaluate
+    from dpfuse.evaluation import Comparison, Report, compare, evaluate
+    from dpfuse.ledger import Entry, Ledger
     from dpfuse.policy import Design, ExactStep, load
-    from dpfuse.runtime import Entry, FusionCentre, Ledger, RemoteEstimator
-    from dpfuse.training import PPO, Architecture, Optimisation, train, train_many, use_all_cores
+    from dpfuse.remote import RemoteEstimator
+    from dpfuse.training import PPO, Architecture, Optimisation, use_all_cores
+    from dpfuse.training.train import train, train_many
     from dpfuse.types import NOBODY, Guarantee, Trajectories
 
 __version__ = "0.1.0"
@@ -48,7 +52,7 @@ __all__ = [
     "Report",
     "TrainingDiverged",
     "Trajectories",
-    "audit",
+    "audit_design",
     "compare",
     "evaluate",
     "load",
@@ -59,6 +63,8 @@ __all__ = [
 
 # Imported at first use: JAX takes a second to load, and `dpfuse account` has no need of it.
 _HOME = {
+    "audit": ("Audit", "audit_design"),
+    "centre": ("FusionCentre",),
     "errors": (
         "BudgetExceeded",
         "DatasetMissing",
@@ -69,10 +75,12 @@ _HOME = {
         "ReleaseRefused",
         "TrainingDiverged",
     ),
-    "evaluation": ("Audit", "Comparison", "Report", "audit", "compare", "evaluate"),
+    "evaluation": ("Comparison", "Report", "compare", "evaluate"),
+    "ledger": ("Entry", "Ledger"),
     "policy": ("Design", "ExactStep", "load"),
-    "runtime": ("Entry", "FusionCentre", "Ledger", "RemoteEstimator"),
-    "training": ("PPO", "Architecture", "Optimisation", "train", "train_many", "use_all_cores"),
+    "remote": ("RemoteEstimator",),
+    "training": ("PPO", "Architecture", "Optimisation", "use_all_cores"),
+    "training.train": ("train", "train_many"),
     "types": ("NOBODY", "Guarantee", "Trajectories"),
 }
 

@@ -35,9 +35,9 @@ def audit(
     if figure:
         refuse_overwrite(figure, force)
     import dpfuse
-    from dpfuse.evaluation.auditing import plot_audit, to_text
+    from dpfuse.audit import plot_audit, to_text
 
-    result = dpfuse.audit(
+    result = dpfuse.audit_design(
         dpfuse.load(design),
         num_runs=runs,
         confidence=confidence,

@@ -29,8 +29,8 @@ def broker(
 
     Example: mosquitto -c broker/mosquitto.conf
     """
-    from dpfuse.runtime.broker import ESTIMATOR, write_broker
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire.broker import ESTIMATOR, write_broker
+    from dpfuse.wire.tokens import Tokens
 
     refuse_overwrite(out / "mosquitto.conf", force)
     tokens = Tokens.load(secret)

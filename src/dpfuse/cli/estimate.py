@@ -30,8 +30,8 @@ def estimate(
 
     Example: dpfuse estimate --from http://127.0.0.1:8765 --stream main
     """
-    from dpfuse.runtime.estimator import RemoteEstimator
-    from dpfuse.runtime.follow import fetch_estimator, follow
+    from dpfuse.remote.estimator import RemoteEstimator
+    from dpfuse.remote.follower import fetch_estimator, follow
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)

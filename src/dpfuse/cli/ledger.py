@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpfuse.runtime.ledger import Audit
+    from dpfuse.ledger import Audit
 
 ledger = typer.Typer(
     help="Verify a ledger, show what it says, or create one.\n\nA ledger is a file (SQLite) or a database that several "
@@ -39,8 +39,8 @@ def verify(
 
     Example: dpfuse ledger verify us101.db
     """
-    from dpfuse.runtime.ledger import name_of
-    from dpfuse.runtime.ledger import verify as audit_of
+    from dpfuse.ledger import name_of
+    from dpfuse.ledger import verify as audit_of
 
     audit, name = audit_of(place), name_of(place)
     answer = {"file": name, "rows": _num_rows(audit), "commits": audit.number, "tip": audit.tip.hex()}
@@ -69,8 +69,8 @@ def show(
 
     Example: dpfuse ledger show us101.db --rows --start 100 > releases.jsonl
     """
-    from dpfuse.runtime.ledger import name_of, public_rows
-    from dpfuse.runtime.ledger import verify as audit_of
+    from dpfuse.ledger import name_of, public_rows
+    from dpfuse.ledger import verify as audit_of
 
     if rows:
         for row in public_rows(place, stream, start):
@@ -96,8 +96,8 @@ def create(
 
     Example: dpfuse ledger create postgresql://db/road --design a.dpfuse --stream north --stream south
     """
+    from dpfuse.ledger import create_ledger, name_of
     from dpfuse.policy import load
-    from dpfuse.runtime.ledger import create_ledger, name_of
 
     with create_ledger(place, load(design), stream or ["main"]) as made:
         typer.echo(f"{name_of(place)} is ready for {len(made.streams)} streams of {design}")
@@ -117,8 +117,8 @@ def join(
 
     Example: dpfuse ledger join postgresql://db/road --tip 5f0c...
     """
-    from dpfuse.runtime.ledger import join as begin_head
-    from dpfuse.runtime.ledger import name_of
+    from dpfuse.ledger import join as begin_head
+    from dpfuse.ledger import name_of
 
     head = begin_head(address, tip=None if tip is None else bytes.fromhex(tip))
     typer.echo(f"this host may write to {name_of(address)}; keep {head}")

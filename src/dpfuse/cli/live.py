@@ -91,7 +91,7 @@ class Watched:
 
     def follow(self, url: str) -> None:
         """Read the feed, for as long as the process lives."""
-        from dpfuse.runtime.follow import away, events, make_client
+        from dpfuse.remote.follower import away, events, make_client
 
         with make_client(url) as client:
             while True:
@@ -131,7 +131,7 @@ class Watched:
 def _start_all(parts: Parts, port: int, speed: float, traffic: list[str]) -> str:
     """Centre, vehicles and estimator; the address of the first."""
     from dpfuse import _check
-    from dpfuse.runtime.tokens import new_secret
+    from dpfuse.wire.tokens import new_secret
 
     interval_s = 0.2 / _check.is_positive("speed", speed)
     secret = str(parts.folder / "secret")
@@ -165,7 +165,7 @@ def _line(watched: Watched) -> str:
 
 def _summary(folder: Path, watched: Watched) -> dict[str, Any]:
     """What happened, and what the ledger says."""
-    from dpfuse.runtime.ledger import verify
+    from dpfuse.ledger import verify
 
     audit = verify(folder / "ledger.db")
     return {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from dpfuse.runtime.replay import Scene, Tally
+    from dpfuse.replay.player import Scene, Tally
     from dpfuse.types import Trajectories
 
 Data = Annotated[
@@ -64,9 +64,9 @@ def replay(
 
     Example: dpfuse replay --to http://127.0.0.1:8765 --secret centre.secret --loss 0.1
     """
-    from dpfuse.runtime.replay import Replay, Troubles
-    from dpfuse.runtime.tokens import Tokens
-    from dpfuse.runtime.vehicles import OverMQTT
+    from dpfuse.replay.player import Replay, Troubles
+    from dpfuse.replay.transports import OverMQTT
+    from dpfuse.wire.tokens import Tokens
 
     def tell(text: str) -> None:
         typer.echo(f"\r{text}" if sys.stderr.isatty() else text, err=True)
@@ -133,7 +133,7 @@ def make_scenes(
 
 
 def _freeway(share: float, seed: int, ids_from: int) -> Iterator[Scene]:
-    from dpfuse.runtime.replay import Scene
+    from dpfuse.replay.player import Scene
     from dpfuse.systems import freeway
 
     for state, sensors, measurements in freeway.watch(seed=seed):
@@ -144,7 +144,7 @@ def _freeway(share: float, seed: int, ids_from: int) -> Iterator[Scene]:
 def _recorded(
     data: Trajectories, share: float, seed: int, ids_from: int, tell: Callable[[str], object]
 ) -> Iterator[Scene]:
-    from dpfuse.runtime.replay import Scene
+    from dpfuse.replay.player import Scene
 
     num_ids = int(data.sensors.max()) + 1
     for turn in itertools.count():

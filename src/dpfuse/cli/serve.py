@@ -50,8 +50,8 @@ def serve(
 
     compute_inline()
     from dpfuse.policy import load
-    from dpfuse.runtime.serve import Listen, run_centre
-    from dpfuse.runtime.tokens import Tokens
+    from dpfuse.wire.serve import Listen, run_centre
+    from dpfuse.wire.tokens import Tokens
 
     if (tls_cert is None) != (tls_key is None):
         raise typer.BadParameter("--tls-cert and --tls-key go together")

@@ -25,7 +25,7 @@ def token(
 
     Example: dpfuse token --new --secret centre.secret 17 100-199
     """
-    from dpfuse.runtime.tokens import Tokens, new_secret
+    from dpfuse.wire.tokens import Tokens, new_secret
 
     sensors = list(parse_ids(ids or []))
     if not sensors and not new:

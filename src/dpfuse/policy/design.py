@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from dpfuse import _archive
 from dpfuse.errors import FileRefused
+from dpfuse.policy.array_tree import fingerprint_of, from_arrays, to_arrays
 from dpfuse.policy.estimator_file import export_estimator
-from dpfuse.policy.leaves import fingerprint_of, from_arrays, to_arrays
 from dpfuse.policy.step import Constants, Policy, make_policy
 from dpfuse.policy.structure import Structure
 from dpfuse.privacy.loss import charge_factor

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from dpfuse import _archive
 from dpfuse.errors import FileRefused
-from dpfuse.policy.leaves import fingerprint_of, from_arrays, to_arrays
+from dpfuse.policy.array_tree import fingerprint_of, from_arrays, to_arrays
 from dpfuse.policy.networks import AffineFilter, Estimator, FusionWeight
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure

@@ -21,7 +21,7 @@ from dpfuse.policy.rollout import Crowd, Windows, add_up, listen
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
-from dpfuse.training.best import Best, Fitted
+from dpfuse.training.early_stopping import Best, Fitted
 from dpfuse.training.pathwise import over_designs
 from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler

@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 from dpfuse.policy.rollout import Windows, draw_noise, rollout
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
-from dpfuse.training.best import Best, Fitted, Watch
+from dpfuse.training.early_stopping import Best, Fitted, Watch
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import Optimisation
 

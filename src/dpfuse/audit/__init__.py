@@ -1,0 +1,20 @@
+"""Attacks on a design: what they find, held against what it promises."""
+
+from dpfuse.audit.attacks import Attack, Bound, Findings, attack, epsilon_at_least
+from dpfuse.audit.audit import Audit, audit_design
+from dpfuse.audit.checks import Check
+from dpfuse.audit.figure import plot_audit
+from dpfuse.audit.text import to_text
+
+__all__ = [
+    "Attack",
+    "Audit",
+    "Bound",
+    "Check",
+    "Findings",
+    "attack",
+    "audit_design",
+    "epsilon_at_least",
+    "plot_audit",
+    "to_text",
+]

@@ -1,0 +1,154 @@
+"""Thousands of runs of the exact release path, side by side, in each of two neighbouring worlds.
+
+Every run is a stream of its own, with its own accounts and its own noise from OpenDP. All get the same reports, so
+what the step prepares from these is prepared once, and the networks run over all streams in one call; rounding, checks,
+debits and sums are `Mechanism.charge`, stream by stream, and the noise is `ExactStep.release_many`: the functions that
+a live centre calls. The other world walks along each run with the same releases, as in the mind of an attacker who
+knows everything but which world it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from dpfuse.audit.worlds import Feed, Worlds
+from dpfuse.policy.exact import ExactStep
+from dpfuse.policy.memory import Memory
+from dpfuse.privacy.budget import GRID, IndividualFilter, Integers
+from dpfuse.privacy.release import Charged, Release
+
+# As many streams at once as keep the memory small and the progress bar moving.
+_CHUNK = 500
+_CERTAIN = 1e9
+
+
+class Transcript(NamedTuple):
+    """What was released in each run, and what went into it in either world: first the canary's, then its neighbour.
+
+    Attributes:
+        truth: in which world the run really was: True where the canary was there, shape (R,).
+        values: the releases, shape (R, K, d).
+        sums: the sums without noise in either world, given the same past releases, shape (R, 2, K, d).
+        weights: the weights in grid steps, shape (R, 2, K).
+        budget_left: what is published as left, shape (R, 2, K); 0 in individual accounting.
+    """
+
+    truth: NDArray[np.bool_]
+    values: NDArray[Any]
+    sums: Integers
+    weights: Integers
+    budget_left: Integers
+
+    @property
+    def noise(self) -> NDArray[Any]:
+        """What was added to the sums, shape (R, K, d)."""
+        return self.values - self.sums[np.arange(len(self.truth)), np.where(self.truth, 0, 1)]
+
+    @property
+    def is_public(self) -> NDArray[np.bool_]:
+        """Whether all that is published beside the releases is the same in both worlds, shape (R,)."""
+        same = (self.weights[:, 0] == self.weights[:, 1]) & (self.budget_left[:, 0] == self.budget_left[:, 1])
+        return np.asarray(same.all(1))
+
+    def distances(self) -> list[int]:
+        """The squared distance between the two worlds' sums along each run, in squared grid steps, exactly."""
+        # Python integers: what a broken step adds may be too large to be squared in 64 bits.
+        moves = (self.sums[:, 0] - self.sums[:, 1]).astype(object)
+        return [int(distance) for distance in (moves * moves).sum(axis=(1, 2))]
+
+    def scores(self) -> NDArray[np.float64]:
+        """The log-likelihood ratio of the canary's world to its neighbour, given everything published, shape (R,).
+
+        By the lemma of Neyman and Pearson no test is better. Weights that differ settle the question.
+        """
+        one, other = self.sums[:, 0], self.sums[:, 1]
+        ratio = ((one - other) / GRID * (2.0 * self.values - one - other) / (2 * GRID)).sum(axis=(1, 2))
+        return np.where(self.is_public, ratio, np.where(self.truth, _CERTAIN, -_CERTAIN))
+
+
+def run_worlds(
+    step: ExactStep, worlds: Worlds, num_runs: int, advance: Callable[[int], object] = lambda steps: None
+) -> Transcript:
+    """Run the step `num_runs` times in each world.
+
+    Args:
+        advance: told how many run-steps were made.
+    """
+    parts = [jax.jit(jax.vmap(part)) for part in (step.private_part, step.public_part)]
+    transcripts = []
+    for first in range(0, num_runs, _CHUNK):
+        truth = np.arange(2 * min(_CHUNK, num_runs - first)) % 2 == 0
+        streams = [_Streams(step, feed, len(truth), *parts) for feed in worlds]
+        transcripts.append(_run_chunk(step, streams, truth, advance))
+    return Transcript(*map(np.concatenate, zip(*transcripts, strict=True)))
+
+
+def _run_chunk(
+    step: ExactStep, streams: Sequence[_Streams], truth: NDArray[np.bool_], advance: Callable[[int], object]
+) -> Transcript:
+    values, sums, weights, left = [], [], [], []
+    for k in range(len(streams[0].feed.ids)):
+        charged = [world.contribute(k) for world in streams]
+        pairs = list(zip(*charged, strict=True))
+        sums.append([[_sum_of(one) for one in pair] for pair in pairs])
+        weights.append([[one.weight for one in pair] for pair in pairs])
+        left.append([[one.budget_left or 0 for one in pair] for pair in pairs])
+        released = step.release_many([pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)])
+        values.append([release.value for release in released])
+        for world in streams:
+            world.estimate(released)
+        advance(len(truth))
+    return Transcript(
+        truth,
+        np.swapaxes(values, 0, 1),
+        np.moveaxis(np.array(sums, np.int64), 0, 2),
+        np.moveaxis(np.array(weights, np.int64), 0, 2),
+        np.moveaxis(np.array(left, np.int64), 0, 2),
+    )
+
+
+def _sum_of(charged: Charged) -> Integers:
+    assert charged.exact_sum is not None  # nothing was drawn yet
+    return charged.exact_sum
+
+
+class _Streams:
+    """One world's side of many runs."""
+
+    def __init__(self, step: ExactStep, feed: Feed, count: int, private_part: Any, public_part: Any) -> None:
+        self.feed, self._step = feed, step
+        self._private_part, self._public_part = private_part, public_part
+        # One memory for all runs: they hear the same sensors, and each has its own of every one.
+        self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
+        self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
+        self._public, self._query = jax.tree.map(
+            lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), (self._carry.public, self._carry.query)
+        )
+
+    def contribute(self, k: int) -> list[Charged]:
+        """The private part of step k of every run."""
+        step, feed = self._step, self.feed
+        sensors, places, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
+        blocks = np.tile(block, (len(self._accounts), 1, 1))
+        if isinstance(self._accounts[0], IndividualFilter):
+            blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
+        hidden = self._carry.memory.read(places).swapaxes(0, 1)
+        hidden, proposed = self._private_part(self._query, hidden, blocks)
+        step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
+        self._carry = self._carry._replace(num_steps=k + 1)
+        weights, values = np.asarray(self._query.weight)[:, 0].tolist(), np.asarray(proposed)
+        return [
+            step.mechanism.charge(accounts, own_weight, sensors, own_values)
+            for accounts, own_weight, own_values in zip(self._accounts, weights, values, strict=True)
+        ]
+
+    def estimate(self, released: Sequence[Release]) -> None:
+        """The public part, from what was published."""
+        blocks = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
+        self._public, self._query, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))

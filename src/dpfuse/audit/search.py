@@ -1,0 +1,167 @@
+"""The canary that a design tells most about: hand-made extremes, then gradient ascent on the leakage, through f.
+
+What the releases tell about one sensor is the distance between the two worlds' sums, path by path,
+
+    sum_k |c_k - c'_k|^2,    c_k = g_k f(own measurements up to k),
+
+as a share of 2 B / alpha. It depends on the releases through g_k and a guided f (in individual accounting through the
+account too), so it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of
+the design.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+from numpy.typing import NDArray
+
+from dpfuse.audit.worlds import Canary, crowd_reports, measurement_range
+from dpfuse.policy.design import Design
+from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.step import (
+    Policy,
+    Private,
+    Public,
+    Reports,
+    ask,
+    contribute,
+    estimate,
+    init_private,
+    init_public,
+    release,
+)
+
+# What a guided f says depends on the noise, so a canary must do well on many paths.
+_NUM_PATHS, _NUM_GUIDED_PATHS = 2, 16
+_NUM_RANDOM = 4
+_BATCH = 8
+_MAX_CORNERS = 8
+_ASCENT_STEPS = 60
+_LEARNING_RATE = 0.2
+# At the ends of the range log-odds have no gradient to follow.
+_START_INSIDE = 0.02, 0.98
+
+
+class Found(NamedTuple):
+    """The worst pair that was found.
+
+    Attributes:
+        canary, stand_in: its two trajectories; `stand_in` is None where the canary is removed.
+        by_hand: the leakage of the best hand-made pair, as a share of the budget; `by_ascent`: after gradient ascent.
+    """
+
+    canary: Canary
+    stand_in: Canary | None
+    by_hand: float
+    by_ascent: float
+
+
+def find_pair(design: Design, num_steps: int, seed: int) -> Found:
+    """The pair of neighbouring trajectories with the largest leakage that hand and gradients find."""
+    assert design.guarantee is not None  # only designs with a promise are attacked
+    low, high = measurement_range(design)
+    crowd = jnp.asarray(crowd_reports(design, num_steps, seed), jnp.float32)
+    noise_key = jax.random.key(seed)
+    num_paths = _NUM_GUIDED_PATHS if design.structure.is_guided else _NUM_PATHS
+    noise = jax.random.normal(noise_key, (num_steps, num_paths, design.structure.dimension))
+    setting = _Setting(design.policy, crowd, noise)
+    singles = _hand_made(num_steps, len(low), seed)
+    has_two = design.guarantee.adjacency == "replace-one"
+    pairs = np.array(list(itertools.combinations(singles, 2)) if has_two else [[single] for single in singles])
+    by_hand = _evaluate(setting, pairs)
+    ascended, by_ascent = _ascend(setting, pairs[np.argsort(-by_hand)[:_BATCH]])
+    best = np.concatenate([pairs, ascended])[np.argmax(np.concatenate([by_hand, by_ascent]))]
+    always = np.ones(num_steps, bool)
+    canary, *rest = (Canary(low + (high - low) * side, always) for side in best.astype(np.float64))
+    return Found(canary, rest[0] if rest else None, float(by_hand.max()), float(by_ascent.max()))
+
+
+def _hand_made(num_steps: int, num_channels: int, seed: int) -> list[NDArray[np.float32]]:
+    """Trajectories in [0, 1]: stuck at a corner, jumping between opposite ones, sweeping, and at random."""
+    corners = list(itertools.islice(itertools.product((0.0, 1.0), repeat=num_channels), _MAX_CORNERS))
+    stuck = [np.tile(corner, (num_steps, 1)) for corner in corners]
+    odd = (np.arange(num_steps) % 2 == 1)[:, None]
+    jumping = [np.where(odd, 1 - path, path) for path in stuck]
+    sweep = np.tile(np.linspace(0, 1, num_steps)[:, None], (1, num_channels))
+    rng = np.random.default_rng(seed)
+    random = [rng.random((num_steps, num_channels)) for _ in range(_NUM_RANDOM)]
+    return [path.astype(np.float32) for path in (*stuck, *jumping, sweep, 1 - sweep, *random)]
+
+
+class _Setting(NamedTuple):
+    """What the canary meets: the policy, the others' reports of shape (K, others, n_y), and noise (K, paths, d)."""
+
+    policy: Policy
+    crowd: Array
+    noise: Array
+
+
+def _evaluate(setting: _Setting, pairs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The leakage of each pair, by the one function that is compiled."""
+    parts = []
+    for first in range(0, len(pairs), _BATCH):
+        part = pairs[first : first + _BATCH]
+        padded = np.concatenate([part, np.repeat(part[-1:], _BATCH - len(part), axis=0)])
+        parts.append(np.asarray(_values_and_grads(setting, padded)[0])[: len(part)])
+    return np.concatenate(parts)
+
+
+def _ascend(setting: _Setting, starts: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The best trajectories on the way up from each start, and their leakages; log-odds keep all of them in range."""
+    optimiser = optax.adam(-_LEARNING_RATE)  # up, not down
+    inside = np.clip(starts, *_START_INSIDE)
+    odds = jnp.log(inside / (1 - inside))
+    train_state = optimiser.init(odds)
+    best, best_values = np.array(starts), np.zeros(len(starts), np.float32)
+    for _ in range(_ASCENT_STEPS):
+        shares = jax.nn.sigmoid(odds)
+        values, grads = _values_and_grads(setting, shares)
+        is_better = np.asarray(values) > best_values
+        best[is_better], best_values[is_better] = np.asarray(shares)[is_better], np.asarray(values)[is_better]
+        updates, train_state = optimiser.update(grads * shares * (1 - shares), train_state)
+        odds = odds + updates
+    return best, best_values
+
+
+@eqx.filter_jit
+def _values_and_grads(setting: _Setting, pairs: Float[AnyArray, "pairs sides K n_y"]) -> tuple[Array, Array]:
+    return jax.vmap(jax.value_and_grad(lambda pair: _leakage(setting, pair)))(jnp.asarray(pairs))
+
+
+def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array, ""]:
+    """The mean over the noise paths of sum_k |c_k - c'_k|^2 / (2 B / alpha), for trajectories as shares of the range.
+
+    The releases are those of the first trajectory's world; the second, if there is one, is heard by nobody.
+    """
+    policy, crowd, noise = setting
+    num_paths, constants = noise.shape[1], policy.constants
+    low, high = constants.measurement_low, constants.measurement_high
+    rows = jnp.concatenate([low + (high - low) * jnp.swapaxes(pair, 0, 1), crowd], axis=1)
+    in_each = rows.shape[1]
+    stream = jnp.repeat(jnp.arange(num_paths), in_each)
+    has_two = len(pair) == 2
+    is_heard = jnp.tile((jnp.arange(in_each) != 1) | (not has_two), num_paths)
+    everybody = jnp.ones(num_paths * in_each, bool)
+
+    def step(carry: tuple[Public, Private], inputs: tuple[Array, Array]) -> tuple[tuple[Public, Private], Array]:
+        public, private = carry
+        values, noise_now = inputs
+        reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
+        public, query = ask(policy, public)
+        private, contributions, _ = contribute(policy, private, reports, query)
+        into = jnp.where(is_heard, stream, num_paths)
+        public, _ = estimate(policy, public, query.weight, release(contributions, into, noise_now))
+        each = contributions.reshape(num_paths, in_each, -1)
+        move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
+        return (public, private), jnp.sum(move**2, axis=-1).mean()
+
+    start = init_public(policy, num_paths), init_private(policy, num_paths * in_each)
+    _, squared = jax.lax.scan(step, start, (rows, noise))
+    return squared.sum() / constants.squared_radius

@@ -1,0 +1,6 @@
+"""Trusted: the fusion centre, the reports that it collects, and the clock that ends its steps."""
+
+from dpfuse.centre.centre import FusionCentre
+from dpfuse.centre.clock import Ticker
+
+__all__ = ["FusionCentre", "Ticker"]

@@ -1,0 +1,353 @@
+"""A ledger in PostgreSQL: several centres, each the one writer of its streams, debit the same sensors' accounts.
+
+Locks, always in this order, so that no two centres wait for each other: the accounts of a step, by id; then the chain
+of commits, which is held for two ways to the server and the sync. The right to write a stream is a lock too, held by
+the connection for as long as it lives.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from dpfuse import _check
+from dpfuse.errors import LedgerRefused
+from dpfuse.ledger.debits import Debits
+from dpfuse.ledger.head import Head, HeadFile, SharedHeadFile
+from dpfuse.ledger.postgres_audit import head_path, read_known_head, spent_in, write_new_head
+from dpfuse.ledger.postgres_schema import has_ledger, make_tables
+from dpfuse.ledger.postgres_store import (
+    ALL_ON,
+    Address,
+    Session,
+    check_durable,
+    check_private,
+    connect,
+    driver,
+    refusals,
+    snapshot_of,
+)
+from dpfuse.ledger.reader import COLUMNS, Audit, check_rows
+from dpfuse.ledger.store import read_terms
+from dpfuse.ledger.terms import Entry, Terms, next_tip
+from dpfuse.ledger.writer import Ledger
+from dpfuse.privacy.budget import IndividualFilter, as_ids
+from dpfuse.privacy.noise import Noise
+from dpfuse.public.rows import Row
+
+if TYPE_CHECKING:
+    from psycopg import Connection
+
+    from dpfuse.policy.design import Design
+
+_WRITER_WAIT_S = 5.0
+_LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s::bigint[]) ORDER BY sensor FOR NO KEY UPDATE"
+_OPEN = (
+    "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
+)
+# What does not fit is left out and counted. The table would refuse it too, and the server's log would show the row.
+_DEBIT = """
+UPDATE accounts SET spent = spent + debit.cost FROM unnest(%s::bigint[], %s::bigint[]) AS debit (id, cost)
+    WHERE sensor = debit.id AND debit.cost <= %s - spent
+"""
+# One array a column: one statement for all streams.
+_INSERT = f"""
+INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
+    %s::text[], %s::bigint[], %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]
+)
+"""
+# Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
+_ALONE = """
+SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
+    current_setting('full_page_writes')], (
+    SELECT count(*) FROM unnest(%s::text[], %s::bigint[]) AS own (name, last)
+    WHERE last <> coalesce((SELECT max(step) FROM releases WHERE stream = own.name), 0)
+)
+"""
+
+
+class PostgresLedger(Ledger):
+    """A `Ledger` that several centres share, on one host or many.
+
+        with PostgresLedger.open("postgresql://ledger@db/road", design, streams=["north"]) as ledger:
+            ledger.refresh(ids)                                       # locks the accounts of these sensors
+            carry, charged = step.contribute(carry, ids, measurements)
+            [row] = ledger.commit([Entry("north", 17, charged, ids)])  # and lets go of them
+
+    **Guarantees** of `Ledger`, and these:
+        - One writer for each stream, and any number of centres: what all of them debit one sensor stays within its
+          budget. After `refresh` no debit of another centre comes in between: no step is refused because of one.
+        - Centres that want the same accounts wait for each other, and never in a circle. One that hangs is cut off by
+          the server, and loses its step.
+        - A server that was rolled back, restored or failed over to a copy that lacks a commit is refused by every host
+          whose head file names it.
+        - A commit whose end is unclear, as the connection was lost, closes the ledger: to open it again waits for the
+          lost session to end, and then reads back what is there.
+    """
+
+    def __init__(
+        self, address: Address, head: HeadFile, connection: Connection[Any], audit: Audit, streams: tuple[str, ...]
+    ) -> None:
+        """Use `create` or `open`."""
+        audit.streams = {name: audit.streams[name] for name in streams}
+        self._session = Session(connection)
+        super().__init__(address, head, cast(Any, self._session), audit)
+        self._streams = streams
+        self._address = address
+        self._backend = connection.info.backend_pid
+        self._held: frozenset[int] = frozenset()
+
+    @classmethod
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        design: Design,
+        streams: Iterable[str] = ("main",),
+        *,
+        head: str | os.PathLike[str] | None = None,
+    ) -> PostgresLedger:
+        """A new ledger for that design, with these streams for good; opened to write all of them.
+
+        Args:
+            path: its address, postgresql://USER@HOST/DATABASE, `?schema=NAME` for several in one database.
+            head: where this host keeps its head file; None for `head_path`.
+        """
+        address = Address.parse(os.fspath(path))
+        terms = Terms.of(design, streams, secrets.token_hex(16))
+        with refusals(address):
+            connection = connect(address, is_new=True)
+            try:
+                check_durable(connection, address)
+                if has_ledger(connection, address):
+                    raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
+                target = head_path(terms.ledger_id, head)
+                write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
+                try:
+                    make_tables(connection, address, terms)
+                except BaseException:  # nothing was released
+                    target.unlink()
+                    raise
+            finally:
+                connection.close()
+        return cls.open(path, design, head=head)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        design: Design,
+        streams: Iterable[str] | None = None,
+        *,
+        is_full_check: bool = True,
+        head: str | os.PathLike[str] | None = None,
+    ) -> PostgresLedger:
+        """The ledger that `create` made, to write some of its streams, after everything in it was checked.
+
+        Args:
+            path: its address.
+            streams: those that this centre writes; None for all.
+            is_full_check: read every row. False reads those that were committed after the head file was written.
+            head: where this host keeps its head file; None for `head_path`.
+        """
+        address = Address.parse(os.fspath(path))
+        with refusals(address):
+            connection = connect(address)
+            try:
+                return cls._open_on(connection, address, design, streams, is_full_check, head)
+            except BaseException:
+                connection.close()
+                raise
+
+    @classmethod
+    def _open_on(
+        cls,
+        connection: Connection[Any],
+        address: Address,
+        design: Design,
+        streams: Iterable[str] | None,
+        is_full_check: bool,
+        head: str | os.PathLike[str] | None,
+    ) -> PostgresLedger:
+        check_durable(connection, address)
+        check_private(connection, address)
+        terms = read_terms(Session(connection), address)
+        if terms != Terms.of(design, terms.streams, terms.ledger_id):
+            raise LedgerRefused(f"{address} belongs to another design; open it with that one, or create a new ledger")
+        own = terms.streams if streams is None else Terms.of(design, streams, terms.ledger_id).streams
+        for name in own:
+            _check.is_one_of("streams", name, terms.streams)
+        target = head_path(terms.ledger_id, head)
+        known = read_known_head(target, address)
+        _claim(connection, address, terms, own)
+        # From here on these streams stand still: the audit knows their last rows.
+        with snapshot_of(connection) as snapshot:
+            audit = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
+        file = SharedHeadFile(target)
+        try:
+            file.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
+            return cls(address, file, connection, audit, own)
+        except BaseException:
+            file.close()
+            raise
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Those that this centre writes."""
+        return self._streams
+
+    @property
+    def is_shared(self) -> bool:
+        return not self.terms.is_total
+
+    def refresh(self, ids: ArrayLike) -> None:
+        """Lock the accounts of these sensors until the next commit, and bring `accounts` up to date.
+
+        The other centres wait for as long as that takes: compute what is charged, and commit. A second call lets go of
+        what the first one locked, and so does a commit that raises. Negative ids are nobody.
+        """
+        self._check_open()
+        if self.terms.is_total:
+            return
+        accounts = self.accounts(self.streams[0])
+        assert isinstance(accounts, IndividualFilter)
+        sensors = np.unique(as_ids(ids))
+        with self._stopping():
+            accounts.update(self._lock(sensors[sensors >= 0].tolist()))
+
+    def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
+        """As `Ledger.commit`; lets go of the accounts that `refresh` locked, whatever comes of it."""
+        try:
+            return super().commit(entries, noise)
+        finally:
+            if self._is_open and os.getpid() == self._process:
+                self._let_go()
+
+    def tidy(self) -> None:
+        """Nothing to do: the server looks after its log."""
+
+    def close(self) -> None:
+        """Let go of streams, accounts and connection; what was not committed is undone."""
+        if self._is_open:
+            self._is_open = False
+            if os.getpid() == self._process:  # a child has no business with its parent's connection
+                with suppress(driver().Error):
+                    self._session.connection.close()
+            self._head.close()
+
+    def __repr__(self) -> str:
+        return f"PostgresLedger({str(self._address)!r}, {len(self.streams)} streams, {self._audit.number} commits)"
+
+    def _spent(self) -> dict[int, int]:
+        with self._stopping():
+            return dict(self._session.execute("SELECT sensor, spent FROM accounts WHERE spent > 0").fetchall())
+
+    def _lock(self, sensors: list[int]) -> dict[int, int]:
+        """Begin a transaction that holds these accounts, and tell what each has spent."""
+        self._let_go()
+        spent = self._lock_those_there(sensors)
+        if len(spent) < len(sensors):
+            # New accounts are a transaction of their own, for which nobody waits while holding one.
+            self._let_go()
+            self._session.execute(_OPEN, (_array(sensor for sensor in sensors if sensor not in spent),))
+            spent = self._lock_those_there(sensors)
+        self._held = frozenset(spent)
+        return spent
+
+    def _lock_those_there(self, sensors: list[int]) -> dict[int, int]:
+        self._session.execute("BEGIN")
+        return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall()) if sensors else {}
+
+    def _let_go(self) -> None:
+        self._held = frozenset()
+        with self._stopping():
+            self._session.roll_back()
+
+    def _record(
+        self, entries: Sequence[Entry], left: dict[str, int | None], debits: Debits, noise: Noise | None
+    ) -> list[Row]:
+        """The one transaction: all that is in here is durable when it returns, or never was."""
+        payers = debits.sensors.tolist()
+        if not self._session.in_transaction or not self._held.issuperset(payers):
+            self._lock(sorted(self._held.union(payers)))
+        self._check_and_debit(debits, [entry.stream for entry in entries])
+        rows = self._draw(entries, left, noise)
+        number, tip = self._take_chain()
+        number, tip = number + 1, next_tip(tip, number + 1, rows)
+        self._session.commit_with(
+            ("INSERT INTO commits VALUES (%s, %s, %s)", (number, tip, str(debits.total))),
+            (_INSERT, (number, *map(list, zip(*rows, strict=True)))),
+        )
+        self._advance(number, tip, rows)
+        return rows
+
+    def _check_and_debit(self, debits: Debits, streams: list[str]) -> None:
+        """Add to the accounts, none past the budget, if server and streams are as they were."""
+        lasts = [self._audit.streams[stream].last_step for stream in streams]
+        [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
+        if settings != ["on"] * 3:
+            raise LedgerRefused(f"{self._address} may forget what it has committed; {ALL_ON}")
+        if backend != self._backend:
+            raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
+        if num_strange:
+            raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
+        payers, costs = (part.tolist() for part in debits)
+        values = _array(payers), _array(costs), self._mechanism.budget
+        if payers and self._session.execute(_DEBIT, values).rowcount != len(payers):
+            raise LedgerRefused(
+                f"{self._address}: a debit does not fit its account, so the step was charged to other accounts than "
+                f"the ledger's; open the ledger again, `refresh` before a step and take `accounts` from it"
+            )
+
+    def _take_chain(self) -> tuple[int, bytes]:
+        """The last commit, anybody's; it stays the last until this transaction ends."""
+        self._session.execute("SELECT pg_advisory_xact_lock(?)", (_key(self.terms, "chain"),))
+        # A statement of its own: it sees what was committed while the one before waited.
+        last = self._session.execute("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1")
+        number, tip = last.fetchone() or (0, self.terms.first_tip)
+        if number < self._audit.number or (number == self._audit.number and tip != self._audit.tip):
+            raise LedgerRefused(f"{self._address} lost a commit; find out why before you go on")
+        return number, tip
+
+    @contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Closes the ledger on any error: what is committed is then known only after it was opened again."""
+        with refusals(self._address):
+            try:
+                yield
+            except BaseException:
+                self.close()
+                raise
+
+
+def _claim(connection: Connection[Any], address: Address, terms: Terms, streams: Collection[str]) -> None:
+    """Become the one writer of these streams, for as long as the connection lives."""
+    query = "SELECT key FROM unnest(%s::bigint[]) AS wanted (key) WHERE NOT pg_try_advisory_lock(key)"
+    names = {_key(terms, "stream " + name): name for name in streams}
+    missing, deadline = list(names), time.monotonic() + _WRITER_WAIT_S
+    while missing := [key for (key,) in connection.execute(query, (missing,)).fetchall()]:
+        # The server takes a moment to notice that a writer's process is gone.
+        if time.monotonic() > deadline:
+            raise LedgerRefused(
+                f"{address}: stream {names[missing[0]]!r} has a writer already, here or on another host; stop that one "
+                f"first"
+            )
+        time.sleep(0.02)
+
+
+def _array(integers: Iterable[int]) -> str:
+    """As PostgreSQL reads it; psycopg looks at each one several times."""
+    return f"{{{','.join(map(str, integers))}}}"
+
+
+def _key(terms: Terms, purpose: str) -> int:
+    """The number of a lock in the database; two ledgers have none in common."""
+    digest = hashlib.sha256(f"dpfuse {terms.ledger_id} {purpose}".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,0 +1,66 @@
+"""What answers look like, for the OpenAPI description; nothing here is enforced by it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+TEXT: Schema = {"type": "string"}
+_MAYBE: Schema = {"type": ["integer", "null"]}
+
+
+def make_object(_description: str = "", **fields: Schema) -> Schema:
+    described = {"description": _description} if _description else {}
+    return {"type": "object", "properties": fields, "required": list(fields), **described}
+
+
+def make_array(items: Schema, **limits: int) -> Schema:
+    return {"type": "array", "items": items, **limits}
+
+
+CLOCK = make_object(
+    step={"type": "integer", "description": "the step that reports are collected for"},
+    closes_in_s=NUMBER,
+    interval_s=NUMBER,
+    delay_s=NUMBER,
+    is_over={"type": "boolean", "description": "a finite design has come to its end"},
+    state={"enum": ["running", "over", "failed", "stopped"]},
+    spent=make_array({"type": "string", "description": "streams whose total budget is spent"}),
+)
+RELEASE = make_object(
+    "Integers are in grid steps, costs in squared grid steps; null in individual accounting.",
+    stream=TEXT,
+    step=INTEGER,
+    release=make_array(INTEGER),
+    fusion_weight=INTEGER,
+    grid=INTEGER,
+    cost=_MAYBE,
+    budget_left=_MAYBE,
+    hash=TEXT,
+)
+RELEASES = make_object(releases=make_array(RELEASE))
+GUARANTEE = {"type": "object"}
+ERROR = make_object(error=make_object(code=TEXT, message=TEXT))
+
+_SAY = {
+    400: "the body is not JSON",
+    404: "there is no such thing",
+    408: "the body took too long",
+    413: "the body is too large, or has too many reports",
+    415: "the body is not application/json",
+    422: "a parameter or the body is not as described",
+    429: "too many subscribers",
+    503: "too many connections, or the centre stops",
+}
+
+
+def answers(status: int, schema: Schema | str, *errors: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a path: one answer, JSON or of that media type, and its errors, of which 503 is everywhere."""
+    content = {schema: {}} if isinstance(schema, str) else {"application/json": {"schema": schema}}
+    described: dict[int | str, dict[str, Any]] = {status: {"description": "as described", "content": content}}
+    for code in (*errors, 503):
+        described[code] = {"description": _SAY[code], "content": {"application/json": {"schema": ERROR}}}
+    return described

@@ -1,0 +1,135 @@
+"""The page and its feed, as routes of the centre's application: files of our own, and no request to anywhere else."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, HTTPException, Query, Response
+
+from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after
+from dpfuse.public.feed import Feed
+from dpfuse.public.openapi import answers
+from dpfuse.public.words import Words, in_words
+
+STATIC = Path(__file__).parent / "static"
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-cache",
+}
+"""What every file of the page is sent with: a browser then refuses to load anything from elsewhere."""
+_KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
+
+
+def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str] = (), max_followers: int) -> APIRouter:
+    """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
+
+    Args:
+        promise: what `GET /v1/guarantee` answers.
+        labels: what each coordinate of the state is called, with its unit in brackets: "density [veh/km]".
+        max_followers: how many may follow the feed at once.
+    """
+    router, seats = APIRouter(), Seats(max_followers)
+    _add_files(router, render(feed, promise, labels).encode())
+
+    @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
+    async def follow_feed(
+        stream: str,
+        start: Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")] = 1,
+        last_event_id: Annotated[str, Header(description="go on after it")] = "",
+    ) -> Response:
+        """Estimates and spending, as the page shows them: the last minutes, then as they come; server-sent events."""
+        if stream not in feed.hub.streams:
+            raise HTTPException(404)
+        if not seats.take():
+            raise HTTPException(429)
+        return EventStream(feed.frames(stream, first_after(last_event_id, start)), seats.leave)
+
+    return router
+
+
+def _add_files(router: APIRouter, page: bytes) -> None:
+    # Read once: what is served does not depend on the disk, and no path can lead out of the folder.
+    files = {
+        file.relative_to(STATIC).as_posix(): (file.read_bytes(), _KINDS[file.suffix])
+        for file in sorted(STATIC.rglob("*"))
+        if file.is_file() and file.suffix in _KINDS
+    }
+
+    @router.get("/", include_in_schema=False)
+    async def get_page() -> Response:
+        return Response(page, media_type="text/html", headers=HEADERS)
+
+    @router.get("/static/{path:path}", include_in_schema=False)
+    async def get_file(path: str) -> Response:
+        if path not in files:
+            raise HTTPException(404)
+        content, kind = files[path]
+        return Response(content, media_type=kind, headers=HEADERS)
+
+
+def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -> str:
+    """The page's HTML, with its settings and the guarantee written into it."""
+    settings = json.dumps(page_settings(feed, labels))
+    return Template(
+        (STATIC / "index.html").read_text()
+    ).substitute(
+        settings=settings.replace("<", "\\u003c"),  # nothing else can end a script element
+        version=html.escape(version("dpfuse")),
+        fingerprint=feed.fingerprint,
+        design=feed.fingerprint[:12],
+        **_fragments(in_words(promise)),
+    )
+
+
+def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
+    """All that the page needs to know, all of it public."""
+    structure, guarantee = feed.design.structure, feed.guarantee
+    names = list(labels) or [f"State {number}" for number in range(1, structure.num_states + 1)]
+    if len(names) != structure.num_states:
+        raise ValueError(
+            f"labels must be {structure.num_states}, one for each coordinate of the state, got {len(names)}"
+        )
+    return {
+        "streams": list(feed.hub.streams),
+        "interval_s": feed.interval_s,
+        "num_kept": feed.num_kept,
+        "is_replay": feed.is_replay,
+        "labels": [_label(name) for name in names],
+        "dimension": structure.dimension,
+        "horizon": structure.horizon,
+        "accounting": guarantee.accounting,
+        "budget": guarantee.budget,
+        "spent_below": feed.spent_below,
+        "design": feed.fingerprint,
+    }
+
+
+def _label(text: str) -> dict[str, str]:
+    name, _, unit = text.partition("[")
+    return {"name": name.strip(), "unit": unit.strip().removesuffix("]")}
+
+
+def _fragments(words: Words) -> dict[str, str]:
+    def items(sentences: Sequence[str]) -> str:
+        return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
+
+    facts = "".join(
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in words.facts
+    )
+    return {
+        "promise": html.escape(words.promise),
+        "facts": facts,
+        "assumed": items(words.assumed),
+        "uncovered": items(words.uncovered),
+    }

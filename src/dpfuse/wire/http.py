@@ -1,0 +1,308 @@
+"""The centre over HTTP: reports in, releases out, and what anybody may know about both."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from dpfuse.errors import MissingExtra
+from dpfuse.public.hub import Hub, ReplayNotes
+from dpfuse.public.openapi import CLOCK, GUARANTEE, RELEASES, answers
+from dpfuse.public.rows import orjson, release_message
+from dpfuse.public.statement import describe_promise
+from dpfuse.wire import openapi
+from dpfuse.wire.intake import Intake
+from dpfuse.wire.messages import MAX_BATCH, MAX_BODY, read_json
+from dpfuse.wire.tokens import Tokens
+
+try:
+    from fastapi import FastAPI, Header, Path, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+except ImportError as error:
+    raise MissingExtra("the centre needs FastAPI to be reached over HTTP: pip install 'dpfuse[live]'") from error
+
+from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after, release_frames
+from dpfuse.public.feed import Feed
+from dpfuse.public.metrics import metrics_router
+from dpfuse.public.page import page_router
+
+if TYPE_CHECKING:
+    from dpfuse.centre.centre import FusionCentre
+    from dpfuse.centre.clock import Ticker
+    from dpfuse.policy.design import Design
+
+MAX_SUBSCRIBERS = 1000
+"""Streams of releases that are followed at once, and as many of the page's feed."""
+_BODY_S = 10.0
+_PAGE = 1000
+_CLOSE = {"connection": "close"}
+_log = logging.getLogger(__name__)
+
+Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
+Start = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")]
+_CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
+
+
+class Refused(Exception):
+    """An answer with an error in it; the message is a constant, never anything that was sent."""
+
+    def __init__(self, status: int, code: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.code, self.message = status, code, message
+
+
+def make_app(
+    centre: FusionCentre,
+    ticker: Ticker,
+    hub: Hub,
+    tokens: Tokens,
+    *,
+    design: Design,
+    replay: bool = False,
+    page: bool = True,
+    labels: Sequence[str] = (),
+    max_subscribers: int = MAX_SUBSCRIBERS,
+) -> FastAPI:
+    """The application: /v1 for programs and, unless turned off, the page for people.
+
+    **Guarantees**
+        - Every report with a right token gets the same answer, byte for byte, whatever the centre knows of its sensor,
+          stream and step, and whatever its values are.
+        - No answer, header, error or log line holds a value that was sent. Every error has one shape.
+        - Releases come from the hub, hence not before their moment, at fixed width.
+        - Sizes are limited, and a client that is slow holds up nobody else.
+
+    Args:
+        replay: the data is nobody's: the truth may be told, and the page shows it.
+        labels: what the page calls each coordinate of the state: "density [veh/km]".
+        max_subscribers: how many may follow releases at once, and how many the page's feed.
+    """
+    app = FastAPI(
+        title="dpfuse fusion centre",
+        version="1",
+        description="Private reports in, releases under a hard privacy budget out.",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.notes = notes = ReplayNotes() if replay else None
+    in_ledger = len(centre.ledger_streams)
+    promise = describe_promise(design, hub.streams, in_ledger, ticker.interval_s, ticker.delay_s)
+    feed = Feed(
+        hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
+    )
+    _handle_errors(app)
+    _add_reports(app, Intake(centre, tokens, ticker, notes))
+    _add_releases(app, ticker, hub, Seats(max_subscribers))
+    _add_facts(app, ticker, feed, promise)
+    _add_estimator(app, design)
+    if notes is not None:
+        _add_truth(app, ticker, hub, notes)
+    app.include_router(metrics_router(feed, ticker.clock))
+    if page:
+        app.include_router(page_router(feed, promise, labels=labels, max_followers=max_subscribers))
+    return app
+
+
+def _add_reports(app: FastAPI, intake: Intake) -> None:
+    responses = answers(202, openapi.RECEIVED, 400, 408, 413, 415, 422)
+
+    @app.post(
+        "/v1/reports", status_code=202, responses=responses, openapi_extra=openapi.takes(openapi.REPORTS), tags=["in"]
+    )
+    async def send_reports(request: Request) -> Response:
+        """Hand in reports, of one sensor or of many."""
+        text = await _read_body(request)
+        await intake.make_way()
+        body = _parse(text)
+        batch = body.get("reports") if isinstance(body, dict) else None
+        if not isinstance(batch, list):
+            raise Refused(422, "not_reports", 'the body must be {"reports": [...]}')
+        if len(batch) > MAX_BATCH:
+            raise Refused(
+                413, "too_many_reports", f"a request must hold at most {MAX_BATCH} reports; send more requests"
+            )
+        refused = await intake.take(batch)
+        return _answer({"received": len(batch) - len(refused), "refused": refused}, 202)
+
+
+def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, seats: Seats) -> None:
+    @app.get("/v1/streams/{stream}/releases", responses=answers(200, RELEASES, 404, 422), tags=["out"])
+    def get_releases(
+        stream: Stream, start: Start = 1, limit: Annotated[int, Query(ge=1, le=_PAGE, description="how many")] = _PAGE
+    ) -> Response:
+        """Releases from a step on, in order."""
+        rows = hub.rows(_known(hub, stream), start, limit)
+        content = b",".join(release_message(row) for row in rows)
+        return Response(b'{"releases":[%s]}' % content, media_type="application/json")
+
+    @app.get(
+        "/v1/streams/{stream}/releases/events",
+        responses=answers(200, "text/event-stream", 404, 422, 429),
+        tags=["out"],
+    )
+    async def follow_releases(
+        stream: Stream, start: Start = 1, last_event_id: Annotated[str, Header(description="go on after it")] = ""
+    ) -> Response:
+        """Releases from a step on, and each one as it is published, as server-sent events."""
+        start = first_after(last_event_id, start)
+        frames = release_frames(hub, _known(hub, stream), start, lambda: str(ticker.state))
+        if not seats.take():
+            raise Refused(429, "too_many_subscribers", "too many subscribers; come back later, or ask for /releases")
+        return EventStream(frames, seats.leave)
+
+
+def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, promise: dict[str, Any]) -> None:
+    """What is promised, and how far it has come."""
+
+    @app.get("/v1/clock", responses=answers(200, CLOCK), tags=["facts"])
+    async def get_clock() -> Response:
+        """The step that reports are collected for, and how it stands with the centre."""
+        spent = [stream for stream in feed.hub.streams if feed.is_spent(stream)]
+        return _answer({**ticker.clock(), "state": ticker.state, "spent": spent})
+
+    @app.get("/v1/guarantee", responses=answers(200, GUARANTEE), tags=["facts"])
+    async def get_guarantee() -> Response:
+        """What is promised to each sensor, in numbers and in words."""
+        return _answer(promise)
+
+
+def _add_estimator(app: FastAPI, design: Design) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        design.export_estimator(path := os.path.join(folder, "estimator"))
+        with open(path, "rb") as file:
+            content = file.read()
+
+    @app.get("/v1/estimator", responses=answers(200, "application/zip"), tags=["facts"])
+    async def get_estimator() -> Response:
+        """The estimator's file, for `dpfuse estimate`: all that is needed to read releases, and nothing else."""
+        return Response(content, media_type="application/zip")
+
+
+def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
+    hub.watch(lambda published: notes.time(published[-1].row.step, ticker.last_latency_s))
+    responses = answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
+
+    @app.post(
+        "/v1/replay/truth",
+        status_code=202,
+        responses=responses,
+        openapi_extra=openapi.takes(openapi.TRUTH),
+        tags=["in"],
+    )
+    async def tell_truth(request: Request) -> Response:
+        """In a replay, tell what the estimate should have been."""
+        body = _parse(await _read_body(request))
+        body = body if isinstance(body, dict) else {}
+        stream, step, state = body.get("stream"), body.get("step"), body.get("state")
+        is_state = isinstance(state, list) and len(state) <= 64 and all(type(x) in (int, float) for x in state)
+        if not (isinstance(stream, str) and type(step) is int and isinstance(state, list) and is_state):
+            raise Refused(422, "not_a_truth", 'the body must be {"stream": name, "step": number, "state": [numbers]}')
+        if stream in hub.streams and abs(step - hub.last_step(stream)) < _PAGE:
+            notes.tell(stream, step, state)
+        return _answer({}, 202)
+
+
+def _known(hub: Hub, stream: str) -> str:
+    if stream not in hub.streams:
+        raise Refused(404, "unknown_stream", "there is no such stream; /v1/guarantee lists them")
+    return stream
+
+
+async def _read_body(request: Request) -> bytes:
+    """The body of a request that says it is JSON, within the limits of size and time."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(415, "not_json", "the body must be application/json")
+    too_large = Refused(413, "too_large", f"the body must have at most {MAX_BODY} bytes; send smaller batches")
+    length = request.headers.get("content-length", "0")
+    if length.isascii() and length.isdigit() and int(length[:19]) > MAX_BODY:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY:
+                    raise too_large
+    except TimeoutError:
+        raise Refused(408, "too_slow", f"the body must come within {_BODY_S:g} s") from None
+    return bytes(body)
+
+
+def _parse(body: bytes) -> Any:
+    content = read_json(body)
+    if content is None:
+        raise Refused(400, "not_json", "the body must be a JSON object")
+    return content
+
+
+def _answer(content: dict[str, Any], status: int = 200) -> Response:
+    return Response(orjson().dumps(content), status, media_type="application/json")
+
+
+def _error(status: int, code: str, message: str, headers: Any = None) -> Response:
+    answer = _answer({"error": {"code": code, "message": message}}, status)
+    answer.headers.update(headers or {})
+    return answer
+
+
+def _handle_errors(app: FastAPI) -> None:
+    """One shape for all errors, with nothing in them that was sent."""
+
+    @app.exception_handler(Refused)
+    async def refuse(_: Request, error: Refused) -> Response:
+        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        headers = _CLOSE if error.status in (408, 413, 415) else {}
+        return _error(error.status, error.code, error.message, headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def not_as_described(_: Request, error: RequestValidationError) -> Response:
+        names = sorted({str(detail["loc"][-1]) for detail in error.errors() if detail["loc"][0] in ("path", "query")})
+        return _error(
+            422, "not_as_described", f"not as described in /openapi.json: {', '.join(names) or 'the request'}"
+        )
+
+    @app.exception_handler(HTTPException)
+    async def by_status(_: Request, error: HTTPException) -> Response:
+        code = _CODES.get(error.status_code, "refused")
+        return _error(error.status_code, code, f"{code.replace('_', ' ')}; see /openapi.json", error.headers)
+
+    app.add_middleware(_Silencer)
+
+
+async def too_busy(scope: Any, receive: Any, send: Any) -> None:
+    """An application for connections beyond what the system has room for."""
+    await _error(503, "too_busy", "too many connections; come back later", _CLOSE)(scope, receive, send)
+
+
+class _Silencer:
+    """The last resort: an error of ours is answered and logged by its type and place, as its text may hold a value."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        is_started = False
+
+        async def note(message: Any) -> None:
+            nonlocal is_started
+            is_started = is_started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except asyncio.CancelledError:  # the centre stops, and this one was not done in time
+            if not is_started and scope["type"] == "http":
+                await _error(503, "stopping", "the centre stops; come back later", _CLOSE)(scope, receive, send)
+            raise
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
+            if not is_started and scope["type"] == "http":
+                await _error(500, "internal", "an error of the centre's own; see its log")(scope, receive, send)

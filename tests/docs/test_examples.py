@@ -1,0 +1,122 @@
+"""README and docs are true: their Python runs, their transcripts are what the commands print, and their names exist."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+spec = importlib.util.spec_from_file_location("transcripts", ROOT / "docs/transcripts.py")
+transcripts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(transcripts)
+
+README, OWN_SYSTEM = ROOT / "README.md", ROOT / "docs/own-system.md"
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
+# Another machine rounds in another order, and training follows another path to about the same place.
+ABOUT = 0.25
+
+pages = pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
+
+
+def agree(shown: list[str], printed: list[str], tolerance: float | None) -> bool:
+    """Whether words are equal, and numbers up to a relative tolerance (None: whatever they are)."""
+    wanted = list(takewhile(lambda line: line != "...", shown))
+    got = printed[: len(wanted)] if len(wanted) < len(shown) else printed
+    one, other = "\n".join(wanted), "\n".join(got)
+    if NUMBER.sub("#", one) != NUMBER.sub("#", other):
+        return False
+    pairs = zip(map(float, NUMBER.findall(one)), map(float, NUMBER.findall(other)), strict=True)
+    return tolerance is None or all(abs(a - b) <= tolerance * max(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in transcripts.PAGES if page.name != "README.md"], ids=lambda page: page.name
+)
+def test_python_runs_and_prints_what_is_shown_but_for_the_numbers(page, tmp_path):
+    """README's runs in full below."""
+    text = re.sub(r"num_updates=\d+", "num_updates=1", page.read_text())
+    if program := transcripts.program_in(text):
+        printed = transcripts.run_python("-c", program, folder=tmp_path, is_brief=True)
+        assert agree(transcripts.output_in(text), printed, tolerance=None)
+
+
+@pages
+def test_account_prints_what_is_shown(page, tmp_path):
+    for command in transcripts.commands_in(page.read_text()):
+        if command.line.startswith("dpfuse account"):
+            assert agree(command.shown, transcripts.run_command(command.line, tmp_path), tolerance=0.0)
+
+
+@pytest.mark.slow
+def test_readme_prints_the_numbers_that_are_shown(tmp_path):
+    text = README.read_text()
+    printed = transcripts.run_python("-c", transcripts.program_in(text), folder=tmp_path)
+    assert agree(transcripts.output_in(text), printed, ABOUT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [README, OWN_SYSTEM], ids=lambda page: page.name)
+def test_commands_print_the_numbers_that_are_shown(page, tmp_path):
+    for command in transcripts.commands_in(page.read_text()):
+        if command.shown:
+            assert agree(command.shown, transcripts.run_command(command.line, tmp_path), ABOUT)
+
+
+@pages
+def test_links_lead_somewhere(page):
+    targets = [t.split("#") for t in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in t]
+    files = [(page.parent / file if file else page, *part) for file, *part in targets]
+    assert [file for file, *part in files if not file.exists() or not set(part) <= headings(file)] == []
+
+
+def headings(page: Path) -> set[str]:
+    """What a link may have after its `#`."""
+    lines = re.findall(r"^#+ (.*)$", page.read_text(), re.M) if page.suffix == ".md" else []
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pages
+def test_tests_named_exist(page):
+    named = re.findall(r"`((?:\w+/)?test_\w+\.py)(?:::([\w:]+))?`", page.read_text())
+    assert [(file, name) for file, name in named if not is_test(ROOT / "tests" / file, name.split("::"))] == []
+
+
+def is_test(file: Path, names: list[str]) -> bool:
+    """Whether the file has the function, or the class with the method; a file named alone must be there."""
+    if not file.is_file():
+        return False
+    body: list[ast.stmt] = ast.parse(file.read_text()).body
+    for name in filter(None, names):
+        found = [node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name]
+        if not found:
+            return False
+        body = found[0].body
+    return True
+
+
+def test_papers_cited_are_in_the_bibliography():
+    known = set(re.findall(r"^@\w+\{(\w+),", (ROOT / "docs/refs.bib").read_text(), re.M))
+    cited = {key for page in transcripts.PAGES for key in re.findall(r"`([a-z]+\d{4}[a-z]+)`", page.read_text())}
+    assert cited and cited <= known
+
+
+def test_make_lists_every_target():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
+    assert targets - {"help"} == set(re.findall(r'@echo "make ([\w-]+) ', makefile))
+
+
+def test_the_checks_notice_what_is_wrong():
+    assert agree(["error 10", "..."], ["error 11", "more"], tolerance=0.1)
+    assert not agree(["error 10", "..."], ["error 12", "more"], tolerance=0.1)
+    assert not agree(["error 10"], ["errors 10"], tolerance=None)
+    assert not agree(["error 10"], ["error 10", "more"], tolerance=None)
+    assert is_test(Path(__file__), ["test_the_checks_notice_what_is_wrong"])
+    assert not is_test(Path(__file__), ["test_that_is_not_there"])
+    assert transcripts.is_quoted("carry = step.init()\n")
+    assert not transcripts.is_quoted("import nothing\n")

@@ -1,0 +1,320 @@
+"""Evaluation: intervals that hold what they promise, spending in integers, reports for people and programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dpfuse
+from dpfuse.evaluation import figures, to_text
+from dpfuse.evaluation.bootstrap import block_interval, blocks_of
+from dpfuse.evaluation.simulate import simulate_windows
+from dpfuse.evaluation.spending import exact_spending
+from dpfuse.evaluation.text import promise as in_words
+from dpfuse.policy import step
+from dpfuse.types import Trajectories
+from support.designs import busy_data, departing, make_design, with_networks
+
+HORIZON = 6
+
+
+def recordings(num_states=1, seed=0, **options):
+    """Ten independent recordings, in which sensors come and go."""
+    return busy_data(num_runs=10, num_steps=20, num_states=num_states, seed=seed, **options)
+
+
+@pytest.fixture(scope="module")
+def reports(designs):
+    """Of two designs on the same windows."""
+    kinds = {"classical": ("total", "remove-one", "ball"), "individual": ("individual", "remove-one", "ball")}
+    return {name: dpfuse.evaluate(designs[kind], recordings(), num_draws=2) for name, kind in kinds.items()}
+
+
+class TestIntervals:
+    """Windows of 10 steps, 5 apart, on recordings in which neighbouring steps have a correlation of 0.9."""
+
+    NUM_RUNS, NUM_STEPS, LENGTH, STRIDE, NUM_TRIALS, CORRELATION = 4, 600, 10, 5, 200, 0.9
+
+    @pytest.fixture
+    def windows(self):
+        shape = self.NUM_RUNS, self.NUM_STEPS
+        data = Trajectories(state=np.zeros((*shape, 1)), measurements=np.zeros((*shape, 1, 1)))
+        return data.windows(self.LENGTH, self.STRIDE)
+
+    def window_means(self, windows, rng):
+        """Of a stationary series with mean 1, shape (windows,)."""
+        steps = rng.normal(size=(self.NUM_RUNS, self.NUM_STEPS))
+        steps[:, 1:] *= math.sqrt(1 - self.CORRELATION**2)
+        for k in range(1, self.NUM_STEPS):
+            steps[:, k] += self.CORRELATION * steps[:, k - 1]
+        return np.array([1 + steps[run, start : start + self.LENGTH].mean() for run, start in windows.windows_of])
+
+    def coverage(self, windows, blocks, num_trials):
+        """How often the 95% interval for the mean holds the true one."""
+        rng, hits = np.random.default_rng(0), 0
+        for _ in range(num_trials):
+            values = self.window_means(windows, rng)[:, None]
+            low, high = block_interval(values, blocks, lambda means: means[:, 0])
+            hits += low <= 1 <= high
+        return hits / num_trials
+
+    def test_cover_the_truth_as_often_as_they_say(self, windows):
+        """Within 3% for the finite number of blocks, and 4.9 standard deviations of a count, a false alarm in 10^6."""
+        allowed = 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
+        blocks = blocks_of(windows, 6 * self.LENGTH)
+        assert blocks.max() + 1 == self.NUM_RUNS * self.NUM_STEPS / (6 * self.LENGTH)
+        assert abs(self.coverage(windows, blocks, self.NUM_TRIALS) - 0.95) < allowed
+
+    def test_are_too_narrow_if_windows_count_as_independent(self, windows):
+        """Negative control: the test above would see it."""
+        assert self.coverage(windows, np.arange(windows.num_runs), num_trials=50) < 0.7
+
+    def test_paired_designs_without_a_difference_are_told_apart_one_time_in_twenty(self, windows):
+        """Each has its own noise on top of what both share; false alarms as above."""
+        rng, blocks, alarms = np.random.default_rng(1), blocks_of(windows, 6 * self.LENGTH), 0
+        for _ in range(self.NUM_TRIALS):
+            shared = 5 + 3 * self.window_means(windows, rng)
+            pair = np.stack([shared + 0.3 * self.window_means(windows, rng) for _ in range(2)], axis=1)
+            low, high = block_interval(pair, blocks, lambda means: means[:, 0] / means[:, 1])
+            alarms += not low <= 1 <= high
+        assert abs(alarms / self.NUM_TRIALS - 0.05) < 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
+
+    def test_blocks_are_stretches_of_one_recording(self):
+        windows = Trajectories(state=np.zeros((2, 40, 1)), measurements=np.zeros((2, 40, 1, 1))).windows(5, 5)
+        assert blocks_of(windows, 20).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+        independent = Trajectories(state=np.zeros((6, 5, 1)), measurements=np.zeros((6, 5, 1, 1)))
+        assert blocks_of(independent, 20).tolist() == list(range(6))
+
+    def test_a_few_blocks_are_no_evidence(self):
+        values, blocks = np.random.default_rng(0).normal(size=(40, 1)), np.arange(40) // 5
+        assert block_interval(values, blocks, lambda means: means[:, 0]).shape == (2,)
+        assert block_interval(values[:35], blocks[:35], lambda means: means[:, 0]) is None
+
+
+class TestComparisons:
+    def test_a_design_against_itself_is_exactly_equal(self, reports):
+        comparison = dpfuse.compare(reports["classical"], reports["classical"])
+        assert comparison == (1.0, (1.0, 1.0), 0.0, (0.0, 0.0))
+
+    def test_half_the_error_is_half_the_error(self, reports):
+        report = reports["classical"]
+        better = replace(report, mse=report.mse / 2, window_errors=report.window_errors / 2)
+        comparison = dpfuse.compare(better, report)
+        assert comparison.ratio == 0.5
+        assert comparison.ci95 == pytest.approx((0.5, 0.5))
+        assert comparison.difference_ci95[0] < comparison.difference < comparison.difference_ci95[1] < 0
+
+    def test_other_windows_are_refused(self, reports):
+        report = reports["classical"]
+        other = replace(report, windows_of=[window._replace(start=window.start + 1) for window in report.windows_of])
+        with pytest.raises(ValueError, match="must come from the same windows; evaluate both on the same test data"):
+            dpfuse.compare(other, reports["classical"])
+
+
+class TestSpending:
+    @pytest.mark.parametrize("departure", [0.0, 100.0])
+    @pytest.mark.parametrize("case", [("total", "replace-one", "box"), ("individual", "replace-one", "ball")])
+    def test_is_what_python_integers_say(self, designs, case, departure):
+        design = designs[case]
+        design = replace(design, policy=departing(design.policy, departure))
+        [batch] = simulate_windows(design, recordings().windows(HORIZON, 7), num_draws=1, seed=0)
+        found = exact_spending(design, batch.windows, batch.result)
+        factor, grid = design.structure.charge_factor, 2**20
+        totals, per_step = {}, np.zeros(HORIZON)
+        if case[0] == "total":
+            for (k, window), weight in np.ndenumerate(batch.result.weight):
+                cost = factor * math.floor(float(weight) * grid) ** 2
+                totals[window] = totals.get(window, 0) + cost
+                per_step[k] += cost / len(batch.numbers)
+        else:
+            sensor = np.zeros(batch.windows.present.shape[1], int)
+            for k, row in np.ndindex(batch.windows.present.shape):
+                sensor[row] += batch.windows.arrived[k, row]
+                entries = [math.trunc(float(entry) * grid) for entry in batch.result.contributions[k, row]]
+                cost = factor * sum(entry * entry for entry in entries)
+                totals[row, sensor[row]] = totals.get((row, sensor[row]), 0) + cost
+                per_step[k] += cost / batch.windows.present[k].sum()
+        assert found.largest == max(totals.values())
+        np.testing.assert_allclose(found.per_step, design.guarantee.order * per_step / (2 * grid**2), rtol=1e-9)
+        assert found.largest <= 2 * design.guarantee.budget / design.guarantee.order * grid**2
+
+    def test_reports_show_the_largest_against_the_budget(self, reports):
+        for report in reports.values():
+            assert report.within_budget
+            assert 0 < report.budget_spent_max <= report.guarantee.budget
+            assert report.budget_per_step.shape == (HORIZON,)
+        # With one account for the stream what is spent at each step adds up to the budget.
+        assert reports["classical"].budget_per_step.sum() == pytest.approx(1.5, rel=1e-3)
+
+    def test_a_design_that_overspends_is_caught(self, monkeypatch):
+        """Negative control: the float bookkeeping believes in twice the budget that was promised."""
+        monkeypatch.setattr(step, "usable_budget", lambda policy: 2 * policy.constants.squared_radius)
+        report = dpfuse.evaluate(make_design(horizon=5), recordings(), num_draws=1)
+        assert not report.within_budget
+        assert report.budget_spent_max == pytest.approx(3.0, rel=1e-3)
+
+
+class TestErrors:
+    @pytest.fixture
+    def idle(self):
+        """An estimator that always says 1 plus or minus 2 softplus(0), as the training data had it."""
+        design = make_design(num_states=2)
+        return replace(design, policy=with_networks(design.policy, lambda leaf, rng: 0 * leaf))
+
+    def test_an_estimator_that_does_nothing_has_the_error_of_the_prior(self, idle):
+        data = recordings(num_states=2)
+        report = dpfuse.evaluate(idle, data, num_draws=1)
+        windows = data.windows(HORIZON, 1)
+        squared = (windows.state - np.array([1, 2])) ** 2
+        assert report.mse == pytest.approx(squared.mean(), rel=1e-5)
+        assert report.prior_mse == pytest.approx(squared.mean(), rel=1e-5)
+        np.testing.assert_allclose(report.mse_per_step, squared.mean((0, 2)), rtol=1e-5)
+        np.testing.assert_allclose(report.window_errors, squared.mean((1, 2)), rtol=1e-5)
+        inside = squared <= (1.959964 * 2 * (math.log(2) + 1e-3)) ** 2
+        assert report.coverage == pytest.approx(inside.mean(), abs=1e-3)
+        assert report.ci95[0] < report.mse < report.ci95[1]
+        assert (report.ci95_per_step[0] < report.mse_per_step).all()
+        assert (report.mse_per_step < report.ci95_per_step[1]).all()
+
+    def test_equal_seeds_give_equal_reports(self, designs, reports):
+        again = dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(), num_draws=2)
+        assert again.mse == reports["classical"].mse
+        other = dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(), num_draws=2, seed=1)
+        assert other.mse != reports["classical"].mse
+        assert other.mse == pytest.approx(again.mse, rel=0.2)
+
+    def test_windows_start_a_stride_apart(self, designs):
+        design = designs["total", "remove-one", "ball"]
+        report = dpfuse.evaluate(design, recordings(), stride=7, num_draws=1)
+        assert report.window_errors.shape == (10 * 3,)
+        assert report.blocks.tolist() == [block for block in range(10) for _ in range(3)]
+        assert [window.start for window in report.windows_of] == [0, 7, 14] * 10
+
+    def test_a_batch_more_or_less_changes_nothing(self, designs):
+        """More windows than one batch takes, and a last batch that is not full."""
+        design, data = designs["total", "remove-one", "ball"], recordings()
+        whole = dpfuse.evaluate(design, data, stride=1, num_draws=1)
+        assert whole.window_errors.shape == (150,)
+        assert (whole.window_errors > 0).all()
+        assert whole.mse == pytest.approx(whole.window_errors.mean())
+        assert whole.mse_per_step.mean() == pytest.approx(whole.mse, rel=1e-6)
+
+    def test_learning_shows(self, trained, walks):
+        report = dpfuse.evaluate(trained, walks[2])
+        assert report.mse < 0.4 * report.prior_mse
+        assert 0.8 < report.coverage < 1
+        assert report.within_budget
+        assert dpfuse.evaluate(trained, walks[1]).mse == pytest.approx(trained.training["validation_mse"], rel=0.2)
+
+    def test_a_single_run_has_an_error_and_no_interval(self, designs):
+        report = dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings().runs([0]))
+        assert report.ci95 is None and report.ci95_per_step is None and report.mse > 0
+        assert dpfuse.compare(report, report) == (1.0, None, 0.0, None)
+
+    def test_the_floor_spends_nothing(self):
+        floor = make_design(features="unbounded", policy="constant")
+        report = dpfuse.evaluate(floor, recordings(), num_draws=1)
+        assert (report.guarantee, report.budget_per_step, report.budget_spent_max) == (None, None, None)
+        assert report.within_budget is None and dict(report.epsilon) == {}
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_nobody_there_is_still_an_evaluation(self, designs, accounting):
+        data = recordings()
+        empty = replace(data, present=np.zeros_like(data.present))
+        report = dpfuse.evaluate(designs[accounting, "remove-one", "ball"], empty, num_draws=1)
+        assert math.isfinite(report.mse) and report.within_budget
+
+    def test_a_stationary_design_runs_over_whole_recordings(self):
+        design = make_design("individual", horizon=None, expected_stay=5.0)
+        report = dpfuse.evaluate(design, recordings(), num_draws=1)
+        assert report.mse_per_step.shape == (20,) and report.within_budget
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"num_steps": 5}, "num_steps must be the design's horizon, 6, got 5"),
+            ({"num_steps": 0}, "num_steps must be at least 1, got 0"),
+            ({"num_draws": 0}, "num_draws must be at least 1, got 0"),
+            ({"stride": 0}, "stride must be at least 1, got 0"),
+            ({"delta": 2.0}, "delta must be in"),
+        ],
+    )
+    def test_misuse_is_refused(self, designs, options, message):
+        with pytest.raises(ValueError, match=message):
+            dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(), **options)
+
+    @pytest.mark.parametrize("changes", [{"num_states": 2}, {"num_channels": 1}, {"num_channels": 3}])
+    def test_data_of_another_kind_is_refused(self, designs, changes):
+        with pytest.raises(ValueError, match="channels|states"):
+            dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(**changes))
+
+
+class TestReports:
+    def test_json_takes_a_report(self, reports):
+        for report in reports.values():
+            answer = json.loads(json.dumps(report.to_dict(), allow_nan=False))
+            assert answer["mse"] == report.mse
+            assert len(answer["mse_per_step"]) == len(answer["budget_per_step"]) == HORIZON
+            assert answer["guarantee"]["budget"] == 1.5
+            assert answer["epsilon"]["gdp"] == pytest.approx(5.545, abs=1e-3)
+            assert answer["num_windows"] == len(report.window_errors)
+
+    def test_the_table_has_a_row_for_each_design_and_one_for_the_prior(self, reports):
+        comparison = dpfuse.compare(reports["individual"], reports["classical"])
+        table = to_text(reports, {"individual": comparison}, "classical").splitlines()
+        assert len(table) == 5
+        assert len({line.count("|") for line in table}) == 1
+        assert "error / classical" in table[0]
+        assert table[2].startswith("| classical |") and table[3].startswith("| individual |")
+        assert f"{reports['classical'].mse:.4g}" in table[2]
+        assert f"{comparison.ratio:.3f}" in table[3]
+        assert f"{reports['classical'].prior_mse:.4g}" in table[4]
+        assert len(to_text(reports).splitlines()) == 5
+
+    @pytest.mark.parametrize(
+        ("kind", "phrases"),
+        [
+            (
+                {"accounting": "total"},
+                ["over its 6 releases", "(2, 1.5)-Rényi", "one sensor left out", "one budget for the stream", "5.54"],
+            ),
+            (
+                {"accounting": "individual", "adjacency": "replace-one", "horizon": None},
+                ["for as long as it runs", "replaced by any other", "a budget of its own, which stays secret"],
+            ),
+        ],
+    )
+    def test_the_promise_is_said_in_full(self, kind, phrases):
+        text = in_words(make_design(**kind), {"gdp": 5.545, "zcdp": 5.979, "mironov": 13.01}, 1e-5)
+        for phrase in [*phrases, "whole trajectory of any one sensor", "delta = 1e-05", "Assumed: centre trusted"]:
+            assert phrase in text
+
+    def test_the_floor_promises_nothing(self):
+        floor = make_design(features="unbounded", policy="constant")
+        assert "Nothing is promised" in in_words(floor, {}, 1e-5)
+
+    def test_figures_are_pictures(self, designs, reports, tmp_path):
+        chosen = {"classical": designs["total", "remove-one", "ball"], "box": designs["total", "replace-one", "box"]}
+        paths = figures.save_figures(
+            {
+                "traffic": figures.plot_recording(recordings(), state_name="density"),
+                "one-channel": figures.plot_recording(recordings(num_channels=1)),
+                "estimates": figures.plot_estimates(chosen, recordings(), duration_s=30.0),
+                "budget": figures.plot_budget(reports),
+                "error": figures.plot_error(reports),
+            },
+            tmp_path / "deep" / "figures",
+        )
+        assert [path.name for path in paths] == [
+            "traffic.png",
+            "one-channel.png",
+            "estimates.png",
+            "budget.png",
+            "error.png",
+        ]
+        for path in paths:
+            assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000

@@ -1,0 +1,164 @@
+"""Health, metrics and feed: what they say, and that they say nothing about who is there."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dpfuse.privacy import Mechanism
+from dpfuse.privacy.budget import GRID, as_loss
+from dpfuse.privacy.release import Release
+from dpfuse.public import metrics as metrics_module
+from support.designs import make_design
+from support.wire import events, following, rig, serving
+
+
+def samples(text):
+    """The value of each metric, by name and labels."""
+    families = list(text_string_to_metric_families(text))
+    return {(one.name, *sorted(one.labels.items())): one.value for family in families for one in family.samples}
+
+
+class TestHealth:
+    def test_a_centre_that_releases_by_the_clock_is_well(self, tmp_path):
+        with rig(tmp_path) as live:
+            for step in range(1, 4):
+                live.tick()
+                answer = live.get("/healthz")
+                assert answer.status_code == 200
+                assert answer.json() == {"status": "ok", "state": "running", "step": step, "steps_behind": 0}
+
+    def test_one_that_falls_behind_is_late(self, tmp_path):
+        with rig(tmp_path) as live:
+            live.tick()
+            # At 0.2 s a step, two seconds are ten of them.
+            for num_behind, status, code in [(10, "ok", 200), (11, "late", 503)]:
+                while live.centre.now < 2 + num_behind:
+                    live.centre.skip()
+                answer = live.get("/healthz")
+                assert (answer.status_code, answer.json()["status"]) == (code, status)
+                assert answer.json()["steps_behind"] == num_behind
+
+    @pytest.mark.parametrize("state, code", [("over", 200), ("failed", 503), ("stopped", 503)])
+    def test_one_that_ticks_no_more_says_why(self, tmp_path, state, code):
+        with rig(tmp_path) as live:
+            live.tick()
+            live.watch.state = state
+            answer = live.get("/healthz")
+            assert (answer.status_code, answer.json()["status"]) == (code, state)
+
+    def test_of_many_streams_the_slowest_counts(self, tmp_path):
+        with rig(tmp_path, streams=("north", "south")) as live:
+            live.tick()
+            live.hub.publish([one for one in live.centre.tick() if one.row.stream == "north"])
+            assert live.get("/healthz").json() == {"status": "ok", "state": "running", "step": 1, "steps_behind": 1}
+
+
+class TestMetrics:
+    def test_they_tell_the_last_release_of_every_stream(self, tmp_path):
+        with rig(tmp_path, make_design("total", spread=0.3), streams=("north", "south")) as live:
+            live.tick()
+            live.centre.skip()
+            last = {one.row.stream: one for one in live.tick()}
+            found = samples(live.get("/metrics").text)
+            for name, one in last.items():
+                stream = ("stream", name)
+                assert found["dpfuse_step", stream] == 3
+                assert found["dpfuse_releases_total", stream] == 2
+                assert found["dpfuse_skipped_steps_total", stream] == 1
+                assert found["dpfuse_fusion_weight", stream] == one.row.weight / GRID
+                assert found["dpfuse_loss", stream] == as_loss(2.0, one.row.cost)
+                assert found["dpfuse_budget_left", stream] == as_loss(2.0, one.row.budget_left)
+                assert found["dpfuse_estimate", ("coordinate", "1"), stream] == one.mean[0]
+                assert found["dpfuse_estimate_std", ("coordinate", "1"), stream] == one.std[0]
+            assert found["dpfuse_budget",] == 1.5
+            assert found["dpfuse_order",] == 2.0
+            assert found["dpfuse_ticker_state", ("state", "running")] == 1
+            assert found["dpfuse_ticker_state", ("state", "failed")] == 0
+
+    def test_what_sensors_have_left_is_not_among_them(self, tmp_path):
+        with rig(tmp_path) as live:
+            live.send(*(live.report(sensor) for sensor in range(3)))
+            live.tick()
+            names = {name for name, *_ in samples(live.get("/metrics").text)}
+            assert "dpfuse_loss" in names
+            assert not {name for name in names if "left" in name or "sensor" in name or "report" in name}
+
+    def test_none_is_about_the_process(self, tmp_path):
+        """Time and memory vary with how many sensors there are."""
+        with rig(tmp_path) as live:
+            live.tick()
+            assert all(name.startswith("dpfuse_") for name, *_ in samples(live.get("/metrics").text))
+
+    def test_before_the_first_release_there_is_no_estimate(self, tmp_path):
+        with rig(tmp_path) as live:
+            found = samples(live.get("/metrics").text)
+            assert found["dpfuse_step", ("stream", "main")] == 0
+            assert not {name for name, *_ in found if "estimate" in name}
+
+
+def fixed_draws(mechanism, many, noise):
+    """In the place of noise: releases that are the same whatever was summed up."""
+    rng = np.random.default_rng(len(many))
+    return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.weight, one.budget_left) for one in many]
+
+
+def what_is_seen(folder, design, sensors, **options):
+    """All that an observer gets of four steps with these sensors."""
+    folder.mkdir()
+    seen = []
+    with rig(folder, design, **options) as live, serving(live.app) as address:
+        for step in range(1, 5):
+            live.send(*(live.report(sensor, [0.1 * sensor, -0.4], step=step) for sensor in sensors))
+            live.tick()
+            with httpx.Client(trust_env=False) as client:
+                seen += [client.get(f"{address}/{path}").content for path in ("metrics", "healthz")]
+        with following(address, path="feed") as lines:
+            seen.append(json.dumps(events(lines, 5)).encode())
+        rows = [(one.row.step, one.row.release, one.row.weight) for one in live.hub.recent("main")]
+    return seen, rows
+
+
+class TestWhoIsThereIsNotSeen:
+    """Where the rows are the same, all else that is public is the same to the last byte."""
+
+    @pytest.fixture(autouse=True)
+    def same_rows(self, monkeypatch):
+        monkeypatch.setattr(Mechanism, "draw_many", fixed_draws)
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    def test_other_sensors_same_bytes(self, tmp_path, accounting):
+        design = make_design(accounting, spread=0.5, horizon=None if accounting == "individual" else 6)
+        few, rows = what_is_seen(tmp_path / "few", design, [])
+        many, other_rows = what_is_seen(tmp_path / "many", design, range(30))
+        assert rows == other_rows
+        assert few == many
+
+    def test_a_count_of_sensors_would_be_seen(self, tmp_path, monkeypatch):
+        """Negative control, in the metrics."""
+        counted = []
+        collect = metrics_module.Collector._settings
+
+        def leaky(self):
+            yield from collect(self)
+            yield metrics_module._gauge("dpfuse_sensors", "Who is there", float(len(counted)))
+
+        monkeypatch.setattr(metrics_module.Collector, "_settings", leaky)
+        design = make_design(spread=0.5)
+        few, _ = what_is_seen(tmp_path / "few", design, [])
+        counted += range(30)
+        many, _ = what_is_seen(tmp_path / "many", design, range(30))
+        assert few[-1] == many[-1]
+        assert few[0] != many[0]
+
+    def test_a_replay_shows_it(self, tmp_path):
+        """Negative control, in the feed: there the data is nobody's."""
+        design = make_design(spread=0.5)
+        few, _ = what_is_seen(tmp_path / "few", design, [], replay=True)
+        many, _ = what_is_seen(tmp_path / "many", design, range(30), replay=True)
+        assert few[:-1] == many[:-1]
+        assert few[-1] != many[-1]

@@ -1,0 +1,193 @@
+"""`dpfuse serve` as a process of its own, sensors that send to it, and subscribers who remember what they were told."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import httpx
+
+from dpfuse.ledger import create_ledger, open_ledger, public_rows, verify
+from dpfuse.wire.tokens import Tokens, new_secret
+from support.designs import make_design
+from support.wire import PATIENCE_S
+
+INTERVAL_S = 0.1
+SENSORS = range(30)
+
+
+class Site:
+    """The files of a centre, its address, and how to start it."""
+
+    def __init__(self, folder: Path, ledger: str | Path, *streams: str) -> None:
+        self.folder, self.ledger, self.streams = folder, str(ledger), streams or ("main",)
+        self.design = make_design("individual", spread=0.3, horizon=None, expected_stay=4.0, budget=0.2)
+        folder.mkdir(exist_ok=True)
+        if not (folder / "design.dpfuse").exists():
+            self.design.save(folder / "design.dpfuse")
+            new_secret(folder / "secret")
+        self.tokens = Tokens.load(folder / "secret")
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def create(self) -> Site:
+        """Make its ledger."""
+        create_ledger(self.ledger, self.design, self.streams).close()
+        return self
+
+    def start(self, prelude: str = "") -> Centre:
+        return Centre(self, prelude)
+
+    def last_step(self) -> int:
+        return max((row.step for row in public_rows(self.ledger)), default=0)
+
+
+class Centre:
+    """The process; `prelude` is run in it before anything else."""
+
+    def __init__(self, site: Site, prelude: str) -> None:
+        self._errors = site.folder / f"errors-{site.port}"
+        arguments = {"design": site.folder / "design.dpfuse", "secret": site.folder / "secret", "port": site.port}
+        arguments |= {"ledger": site.ledger, "interval": INTERVAL_S}
+        options = [f"--{name}={value}" for name, value in arguments.items()]
+        options += [f"--stream={name}" for name in site.streams]
+        cache = Path(__file__).parents[2] / ".pytest_cache/d/jax"
+        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"}
+        environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+        command = [sys.executable, "-c", f"{prelude}\nfrom dpfuse.cli import main\nmain()", "serve", *options]
+        with open(self._errors, "wb") as errors:
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+
+    def wait_until_up(self) -> None:
+        line = self.process.stdout.readline()
+        assert line.startswith("http"), self.errors
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def wait(self, timeout_s: float = PATIENCE_S) -> int:
+        """How it ended by itself."""
+        code = self.process.wait(timeout_s)
+        self.process.stdout.close()
+        return code
+
+    def stop(self) -> int:
+        """Ask it to end."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> int:
+        """Kill -9."""
+        self.process.kill()
+        return self.wait()
+
+    def __enter__(self) -> Centre:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+class Client(threading.Thread):
+    """Talks to a centre for as long as it is asked to, whether or not it is there."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(daemon=True)
+        self.site, self._is_over = site, threading.Event()
+
+    def run(self) -> None:
+        with httpx.Client(base_url=self.site.url, timeout=5) as client:
+            while not self._is_over.is_set():
+                try:
+                    self.talk(client)
+                except httpx.HTTPError:
+                    self._is_over.wait(0.02)
+
+    def talk(self, client: httpx.Client) -> None:
+        raise NotImplementedError
+
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        self.join(PATIENCE_S)
+
+
+class Sensors(Client):
+    """Sends a report of every sensor to every stream for each step, by the centre's clock."""
+
+    num_sent = 0
+
+    def talk(self, client: httpx.Client) -> None:
+        clock = client.get("/v1/clock").json()
+        reports = [
+            {
+                "token": self.site.tokens.issue(sensor),
+                "stream": stream,
+                "step": clock["step"],
+                "values": [random.uniform(-1, 1), random.uniform(-1, 1)],
+            }
+            for stream in self.site.streams
+            for sensor in SENSORS
+        ]
+        answer = client.post("/v1/reports", json={"reports": reports})
+        if answer.status_code == 503:  # it stops, and comes back or does not
+            raise httpx.HTTPError(answer.json()["error"]["code"])
+        assert answer.status_code == 202 and answer.json() == {"received": len(reports), "refused": []}
+        self.num_sent += len(reports)
+        self._is_over.wait(clock["closes_in_s"])
+
+
+class Subscriber(Client):
+    """Follows a stream from its first step on, again and again: every release that it was told, by step."""
+
+    def __init__(self, site: Site, stream: str = "main") -> None:
+        super().__init__(site)
+        self.stream, self.told, self.contradictions = stream, {}, []
+
+    def talk(self, client: httpx.Client) -> None:
+        with client.stream("GET", f"/v1/streams/{self.stream}/releases/events?start=1") as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data:"):
+                    self._note(json.loads(line.removeprefix("data:")))
+                if self._is_over.is_set():
+                    return
+
+    def _note(self, release: dict) -> None:
+        if self.told.setdefault(release["step"], release) != release:
+            self.contradictions.append(release["step"])
+
+
+def check_told(site: Site, subscriber: Subscriber) -> None:
+    """All that was published is in the ledger, which is in order; and nothing in between was left out.
+
+    What waited for its moment when the centre was stopped is in the ledger, to be published when it starts again.
+    """
+    verify(site.ledger)
+    assert not subscriber.contradictions
+    rows = {row.step: row.to_dict() for row in public_rows(site.ledger, subscriber.stream)}
+    for step, release in subscriber.told.items():
+        row = rows[step]
+        told = release["release"], release["fusion_weight"], release["hash"], release["stream"]
+        assert told == (row["release"], row["weight"], row["hash"], row["stream"])
+    assert sorted(subscriber.told) == [step for step in rows if step <= max(subscriber.told)]
+
+
+def largest_share(site: Site) -> float:
+    """Of its budget, spent by the sensor who spent most; at most 1 for each."""
+    with open_ledger(site.ledger, site.design) as ledger:
+        spent, budget = ledger.accounts(ledger.streams[0]).accounts(), ledger.terms.mechanism.budget
+        assert set(spent) == set(SENSORS) and max(spent.values()) <= budget
+        return max(spent.values()) / budget

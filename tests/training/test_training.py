@@ -1,0 +1,365 @@
+"""Training: tiny systems are learned, seeds repeat, many at once are the same as one by one, and errors say why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import dpfuse
+from dpfuse.errors import TrainingDiverged
+from dpfuse.policy.rollout import cut
+from dpfuse.systems import hidden_markov, linear_gaussian
+from dpfuse.training import pathwise
+from dpfuse.training.progress import ProgressBar
+from dpfuse.training.sampler import Sampler, spaced_windows
+from dpfuse.training.train import usual_filter
+from support.designs import BRIEF, SMALL, busy_data, make_structure, promise, random_walks
+
+ONE_UPDATE = replace(BRIEF, num_updates=1)
+
+
+def train(walks, guarantee=None, optimisation=BRIEF, **options):
+    """On the walks, quickly."""
+    options = {"guarantee": guarantee or promise(), "architecture": SMALL, "optimisation": optimisation} | options
+    return dpfuse.train(walks[0], walks[1], **options)
+
+
+def prior_error(data):
+    return float(data.state.var(axis=(0, 1)).mean())
+
+
+def distance(one, two):
+    """The largest difference between the weights of two designs."""
+    pairs = zip(jax.tree.leaves(one.policy.networks), jax.tree.leaves(two.policy.networks), strict=True)
+    return max(float(jnp.abs(a - b).max()) for a, b in pairs)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """What the progress bar was told: the number of updates and the best errors so far, at each look."""
+    seen = []
+    monkeypatch.setattr(ProgressBar, "update", lambda self, number, errors, best: seen.append((number, best.mean())))
+    return seen
+
+
+class TestLearning:
+    def test_a_random_walk(self, trained, walks):
+        assert trained.training["validation_mse"] < 0.4 * prior_error(walks[1])
+        assert trained.structure.policy == "adaptive" and trained.structure.features == "ball"
+
+    def test_sensors_who_hear_what_is_known_say_what_is_not(self, trained, walks):
+        """Guidance is worth a third of the error at least (measured: 45%)."""
+        own = train(walks, architecture=replace(SMALL, recurrent_filter="gru"))
+        assert trained.structure.is_guided and not own.structure.is_guided
+        guided_error, own_error = (dpfuse.evaluate(design, walks[2]).mse for design in (trained, own))
+        assert guided_error < own_error * 2 / 3
+
+    @pytest.mark.slow
+    def test_a_hidden_markov_chain_with_accounts_of_ones_own(self):
+        system = hidden_markov.HiddenMarkov(
+            transition=[[0.95, 0.05], [0.05, 0.95]], sensor_probabilities=[0.1, 0.9], initial=[0.5, 0.5], num_sensors=20
+        )
+        data, validation = (
+            hidden_markov.simulate(system, num_runs=n, num_steps=8, seed=s) for n, s in [(256, 0), (64, 1)]
+        )
+        design = dpfuse.train(
+            data, validation, promise("individual", "replace-one", 5.0), architecture=SMALL, optimisation=BRIEF
+        )
+        assert design.training["validation_mse"] < 0.4 * prior_error(validation)
+        assert (design.structure.features, design.structure.charge_factor) == ("box", 2)
+
+    def test_two_states_by_a_schedule(self):
+        """Every sensor sees both."""
+        system = linear_gaussian.LinearGaussian(
+            transition=np.eye(2),
+            process_noise=0.01 * np.eye(2),
+            measurement=np.tile(np.eye(2), (20, 1, 1)),
+            measurement_noise=0.1 * np.eye(2),
+            initial_mean=np.zeros(2),
+            initial_covariance=np.eye(2),
+        )
+        data, validation = (
+            linear_gaussian.simulate(system, num_runs=n, num_steps=8, seed=s) for n, s in [(256, 0), (64, 1)]
+        )
+        architecture = replace(SMALL, dimension=2)
+        design = dpfuse.train(
+            data,
+            validation,
+            promise("individual", budget=5.0),
+            policy="schedule",
+            architecture=architecture,
+            optimisation=BRIEF,
+        )
+        assert design.structure.num_states == 2
+        assert design.training["validation_mse"] < 0.7 * prior_error(validation)
+
+
+class TestWhoIsGuided:
+    @pytest.mark.parametrize(
+        ("guarantee", "policy", "method", "expected"),
+        [
+            (promise(), "adaptive", "pathwise", "guided"),
+            (promise("individual"), "adaptive", "pathwise", "guided"),
+            (promise(), "adaptive", "ppo", "gru"),
+            (promise(), "schedule", "pathwise", "gru"),
+            (promise(), "constant", "pathwise", "gru"),
+            (None, "constant", "pathwise", "guided"),
+        ],
+    )
+    def test_unless_told_otherwise(self, guarantee, policy, method, expected):
+        assert usual_filter([guarantee], policy, method) == expected
+
+    @pytest.mark.slow
+    def test_algorithm_2_if_it_is_told_to(self, walks):
+        """Episodes then hold what each sensor remembers, and its features are made in play."""
+        guided = replace(SMALL, recurrent_filter="guided")
+        options = {"method": "ppo", "ppo": dpfuse.PPO(num_rounds=2, num_iterations=2, num_episodes=64)}
+        design = train(walks, architecture=guided, optimisation=replace(BRIEF, num_updates=40), **options)
+        assert design.structure.is_guided
+        assert design.training["validation_mse"] < 0.4 * prior_error(walks[1])
+        assert np.abs(design.policy.networks.recurrent_filter.guide).max() > 0
+        assert np.abs(design.policy.networks.fusion_weight.by_step).max() > 0
+
+
+class TestSeeds:
+    def test_equal_seeds_give_equal_designs(self, trained, walks):
+        assert train(walks).fingerprint == trained.fingerprint
+
+    def test_another_seed_gives_another_design(self, trained, walks):
+        other = train(walks, seed=1)
+        assert other.fingerprint != trained.fingerprint
+        assert distance(other, trained) > 0.1
+        assert other.training["seed"] == 1
+
+    def test_budgets_and_seeds_at_once_are_the_same_as_one_by_one(self, trained, walks):
+        guarantees = [promise(), promise(budget=0.5)]
+        many = dpfuse.train_many(walks[0], walks[1], guarantees, seeds=[0, 1], architecture=SMALL, optimisation=BRIEF)
+        assert [(d.guarantee.budget, d.training["seed"]) for d in many] == [(1.5, 0), (1.5, 1), (0.5, 0), (0.5, 1)]
+        assert len({design.fingerprint for design in many}) == 4
+        for design, alone in [(many[0], trained), (many[3], train(walks, guarantees[1], seed=1))]:
+            assert distance(design, alone) < 0.02
+            assert design.training["validation_mse"] == pytest.approx(alone.training["validation_mse"], rel=0.02)
+
+
+class TestProgress:
+    def test_the_best_weights_are_kept_and_shown(self, walks, trained, looks, capsys):
+        design = train(walks, progress=True)
+        numbers, best = zip(*looks, strict=True)
+        assert numbers == (40, 80, 120)
+        assert best[2] <= best[1] <= best[0]
+        unit = float(walks[0].state.var(axis=(0, 1)).mean())
+        assert design.training["validation_mse"] == pytest.approx(best[-1] * unit)
+        assert design.fingerprint == trained.fingerprint
+        history = design.training["validation_history"]
+        assert len(history) == 3 and min(history) == pytest.approx(design.training["validation_mse"])
+        captured = capsys.readouterr()
+        assert captured.out == "" and "validation error" in captured.err
+
+    def test_stops_when_validation_no_longer_improves(self, walks, looks):
+        """A validation set with every sign turned gets worse as training gets better."""
+        turned = replace(walks[1], state=-walks[1].state)
+        design = train((walks[0], turned), optimisation=replace(BRIEF, validate_every=4, patience=2))
+        numbers, best = zip(*looks, strict=True)
+        assert numbers[-1] < 120
+        assert best[-4:] != best[-1:] * 4 and best[-3:] == best[-1:] * 3
+        assert np.isfinite(design.training["validation_mse"])
+
+
+class TestAverage:
+    def averages(self, decay, num_updates=5):
+        """The running average of the numbers 1, 2, 3, ... that weights might be."""
+        mix = pathwise.make_average(dpfuse.Optimisation(num_updates=num_updates, decay=decay))
+        average, seen = jnp.zeros(()), []
+        for number in range(1, num_updates + 1):
+            average = mix(average, jnp.float32(number), number)
+            seen.append(float(average))
+        return seen
+
+    def test_of_the_weights_is_over_as_many_updates_as_the_decay_says(self):
+        assert self.averages(0.0) == [1, 2, 3, 4, 5]
+        assert self.averages(0.9) == pytest.approx([1, 1.5, 2, 2.5, 3])
+        assert self.averages(0.5) == pytest.approx([1, 1.5, 2.25, 3.125, 4.0625])
+
+    def test_reaches_over_a_twentieth_of_all_updates(self):
+        assert self.averages(None, 200) == pytest.approx(self.averages(0.9, 200))
+        assert self.averages(None, 10) == self.averages(0.0, 10)
+
+    @pytest.mark.parametrize("decay", [-0.1, 1.0])
+    def test_decay_is_checked(self, decay):
+        with pytest.raises(ValueError, match="decay must be at least 0 and below 1"):
+            dpfuse.Optimisation(decay=decay)
+
+
+class TestExploration:
+    def test_falls_to_nothing_and_leaves_even_spending_alone(self):
+        optimisation = dpfuse.Optimisation(num_updates=10, exploration=0.5)
+        at = [pathwise.exploration_at(optimisation, make_structure(), number) for number in (5, 10)]
+        assert at == [0.25, 0.0]
+        assert pathwise.exploration_at(optimisation, make_structure(policy="constant"), 5) == 0.0
+
+    def test_makes_another_design(self, trained, walks):
+        brief = replace(BRIEF, exploration=1.0)
+        explored = train(walks, optimisation=brief)
+        assert explored.fingerprint != trained.fingerprint
+        assert explored.training["validation_mse"] == pytest.approx(trained.training["validation_mse"], rel=0.2)
+
+    @pytest.mark.parametrize("exploration", [-0.1, float("nan")])
+    def test_is_checked(self, exploration):
+        with pytest.raises(ValueError, match="exploration must be finite and at least 0"):
+            dpfuse.Optimisation(exploration=exploration)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("broken", ["loss", "gradient"])
+    def test_is_an_error_and_not_a_design(self, walks, monkeypatch, broken):
+        """A gradient that is not finite shows in the loss one update later, which may never come."""
+
+        def not_finite(policy, *_):
+            total = sum(jnp.sum(leaf) for leaf in jax.tree.leaves(policy.networks))
+            return total * jnp.nan if broken == "loss" else jnp.sqrt(0 * total)
+
+        monkeypatch.setattr(pathwise, "loss", not_finite)
+        with pytest.raises(TrainingDiverged, match=r"not finite after 1 updates?; lower learning_rate \(0.03\)"):
+            train(walks, optimisation=ONE_UPDATE)
+
+    def test_a_gradient_that_overflows_once_is_left_out(self):
+        optimiser = pathwise.make_optimiser(BRIEF)
+        weights = jnp.ones(3)
+        state = optimiser.init(weights)
+        for gradient in (jnp.ones(3), jnp.full(3, jnp.inf), jnp.ones(3)):
+            moves, state = optimiser.update(gradient, state, weights)
+            assert jnp.isfinite(moves).all()
+        assert state.total_notfinite == 1
+
+    def test_extreme_measurements_give_a_design_or_an_error(self, walks):
+        measurements = walks[0].measurements.copy()
+        measurements[0, 0, 0], measurements[0, 0, 1] = 3e38, -3e38
+        with pytest.raises((TrainingDiverged, ValueError), match="extreme|measurement_range"):
+            train((replace(walks[0], measurements=measurements), walks[1]))
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            ({"policy": "greedy"}, "policy must be one of constant, schedule, adaptive, got 'greedy'"),
+            ({"method": "sarsa"}, "method must be one of pathwise, ppo, got 'sarsa'"),
+            ({"horizon": 9}, "window must be at most the 8 steps of the shortest part, got 9"),
+            ({"horizon": 0}, "horizon must be at least 1, got 0"),
+            ({"horizon": 2.5}, "horizon must be a whole number, got float"),
+            ({"stationary": True}, "a stationary design must have individual accounting"),
+            (
+                {"optimisation": replace(BRIEF, window=4)},
+                "window must be the horizon, 8, or shorter where no clock is read, got 4",
+            ),
+            (
+                {"policy": "constant", "optimisation": replace(BRIEF, window=9)},
+                "window must be the horizon, 8, or shorter",
+            ),
+            ({"architecture": dpfuse.Architecture(features="cube")}, "features must be one of"),
+            ({"architecture": dpfuse.Architecture(dimension=0)}, "dimension must be at least 1, got 0"),
+            (
+                {"architecture": dpfuse.Architecture(recurrent_filter="affine", dimension=2)},
+                "recurrent_filter='affine'",
+            ),
+            ({"architecture": replace(SMALL, measurement_range=(1.0, 0.0))}, "measurement_range must be finite"),
+            (
+                {"architecture": replace(SMALL, measurement_range=(0.0, np.nan))},
+                "measurement_range must be finite",
+            ),
+        ],
+    )
+    def test_say_what_is_wrong(self, walks, options, message):
+        with pytest.raises((TypeError, ValueError), match=message):
+            dpfuse.train(walks[0], walks[1], promise(), **{"optimisation": BRIEF, **options})
+
+    def test_a_schedule_needs_a_clock(self, walks):
+        with pytest.raises(ValueError, match="a schedule needs a clock"):
+            train(walks, promise("individual"), policy="schedule", stationary=True)
+
+    def test_runs_of_different_length_need_a_horizon(self, walks):
+        with pytest.raises(ValueError, match="horizon must be given .* got 8 and 4 steps"):
+            train((walks[0], walks[1].between(0, 4)))
+
+    def test_validation_must_look_like_training(self, walks):
+        with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
+            train((walks[0], busy_data(num_steps=8)))
+
+    def test_somebody_must_be_there(self, walks):
+        nobody = replace(walks[0], present=np.zeros_like(walks[0].present))
+        with pytest.raises(ValueError, match="training must have at least one present sensor"):
+            train((nobody, walks[1]))
+
+    @pytest.mark.parametrize(
+        ("guarantees", "seeds", "message"),
+        [
+            ([], [0], "guarantees and seeds must each have at least one entry"),
+            ([promise()], [], "guarantees and seeds must each have at least one entry"),
+            ([promise(), promise("individual")], [0], "must share adjacency and accounting"),
+            ([promise(), promise(adjacency="replace-one")], [0], "must share adjacency and accounting"),
+            ([promise(), None], [0], "must share adjacency and accounting"),
+        ],
+    )
+    def test_what_is_trained_at_once_is_of_one_kind(self, walks, guarantees, seeds, message):
+        with pytest.raises(ValueError, match=message):
+            dpfuse.train_many(walks[0], walks[1], guarantees, seeds=seeds, optimisation=BRIEF)
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"num_updates": 0}, "num_updates must be at least 1, got 0"),
+            ({"batch_size": 2.5}, "batch_size must be a whole number"),
+            ({"learning_rate": -1.0}, "learning_rate must be finite and > 0"),
+            ({"window": 0}, "window must be at least 1"),
+        ],
+    )
+    def test_optimisation_is_checked(self, changes, message):
+        with pytest.raises((TypeError, ValueError), match=message):
+            dpfuse.Optimisation(**changes)
+
+
+class TestSampling:
+    def test_batches_are_stretches_of_the_recording_in_one_shape(self):
+        data = busy_data(num_runs=2, num_steps=20, num_slots=4)
+        sampler = Sampler(data, window=5, batch_size=6, num_devices=2, seed=0)
+        batches = [sampler.draw() for _ in range(5)]
+        assert len({leaf.shape for batch in batches for leaf in [batch.measurements]}) == 1
+        stretches = {data.state[run, start : start + 5].tobytes() for run in range(2) for start in range(16)}
+        for batch in batches:
+            assert batch.state.shape == (2, 5, 3, 1)
+            for shard, window in np.ndindex(2, 3):
+                assert np.ascontiguousarray(batch.state[shard, :, window]).tobytes() in stretches
+            assert (batch.account_share[batch.window < 3] == 1).all()
+
+    def test_equal_seeds_draw_equal_batches(self):
+        data = busy_data(num_steps=20)
+        one, two, other = (Sampler(data, 5, 4, seed=seed).draw() for seed in (0, 0, 1))
+        assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
+        assert not np.array_equal(one.state, other.state)
+
+    def test_accounts_may_start_partly_spent(self):
+        share = Sampler(busy_data(num_steps=20), 5, 64, partly_spent=True).draw().account_share
+        assert share.min() < 0.1 and share.max() > 0.9
+
+    def test_validation_windows_are_spread_over_the_recordings(self):
+        data = busy_data(num_runs=2, num_steps=21, num_slots=3)
+        windows = spaced_windows(data, 5, 6)
+        expected = cut(data, np.repeat([0, 1], 3), np.tile([0, 8, 16], 2), 5)
+        assert all(np.array_equal(a, b) for a, b in zip(windows, expected, strict=True))
+        assert spaced_windows(data, 21, 100).state.shape[1] == 2
+
+
+def test_all_cores_are_asked_for_once():
+    """JAX has chosen its devices; a later call changes nothing and says how many there are."""
+    assert dpfuse.use_all_cores() == jax.local_device_count() == 2
+
+
+def test_walks_are_what_they_seem():
+    """The tests above rest on it: the prior's error is about 1 and the sensors see through it."""
+    data = random_walks(256, 0)
+    assert prior_error(data) == pytest.approx(1.0, rel=0.3)
+    assert np.mean((data.measurements.mean(2) - data.state) ** 2) < 0.05
