@@ -17,15 +17,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import dpfuse
 from dpfuse.policy import gru
-from dpfuse.policy.rollout import Windows, cut, draw_noise, pad_rows
+from dpfuse.policy.rollout import PackedWindows, cut, draw_noise, pad_rows
 from dpfuse.policy.step import (
     Constants,
     Policy,
     Reports,
-    ask,
     estimate,
     init_public,
     make_policy,
+    make_query,
     release,
     scale_contributions,
     to_inputs,
@@ -100,7 +100,7 @@ def make_adaptive_policy() -> Policy:
         num_channels=2,
         features="ball",
         dimension=2,
-        policy="adaptive",
+        spending="adaptive",
         accounting="total",
         charge_factor=1,
         horizon=STEPS,
@@ -119,7 +119,7 @@ def make_adaptive_policy() -> Policy:
     return eqx.tree_at(lambda p: p.networks.recurrent_filter.guide, policy, guide)
 
 
-def every_slot(data: dpfuse.Trajectories) -> Windows:
+def every_slot(data: dpfuse.Trajectories) -> PackedWindows:
     """All slots of all windows as rows, whether anybody is there or not."""
 
     def by_time(values: np.ndarray) -> np.ndarray:
@@ -127,7 +127,7 @@ def every_slot(data: dpfuse.Trajectories) -> Windows:
 
     arrived = by_time(data.arrived)
     arrived[0] = False
-    return Windows(
+    return PackedWindows(
         state=data.state.swapaxes(0, 1),
         measurements=by_time(data.measurements),
         present=by_time(data.present),
@@ -137,7 +137,7 @@ def every_slot(data: dpfuse.Trajectories) -> Windows:
     )
 
 
-def make_plain_update(optimiser, policy: Policy, windows: Windows, noise):
+def make_plain_update(optimiser, policy: Policy, windows: PackedWindows, noise):
     """The whole of Algorithm 1 in one scan, the filter's cell vmapped over slots."""
     structure, constants = policy.structure, policy.constants
     windows, noise = jax.device_put((windows, noise), jax.devices()[0])
@@ -154,7 +154,7 @@ def make_plain_update(optimiser, policy: Policy, windows: Windows, noise):
             scaled, present = to_inputs(whole, reports)
             hidden = jnp.where(arrived[:, None], 0.0, hidden)
             hidden = jnp.where(present[:, None], jax.vmap(cell)(scaled, hidden), hidden)
-            public, (weight, readout) = ask(whole, public)
+            public, (weight, readout) = make_query(whole, public)
             own = readout[windows.window]
             raw = jnp.einsum("rdh,rh->rd", own[..., :-1], hidden) + own[..., -1]
             features = jnp.where(present[:, None], raw / jnp.sqrt(1 + jnp.sum(raw**2, -1, keepdims=True)), 0.0)

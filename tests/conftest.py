@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 import dpfuse
 from dpfuse.policy import Design
 from dpfuse.types import Trajectories
-from support.designs import BRIEF, CASES, SMALL, make_design, promise, random_walks
+from support.designs import BRIEF, CASES, SMALL, make_design, make_guarantee, random_walks
 
 # Two devices on every machine, so that every machine trains the same designs.
 jax.config.update("jax_platforms", "cpu")
@@ -46,7 +46,7 @@ def walks() -> tuple[Trajectories, Trajectories, Trajectories]:
 @pytest.fixture(scope="session")
 def trained(walks) -> Design:
     """A small adaptive design after a few updates."""
-    return dpfuse.train(walks[0], walks[1], promise(), architecture=SMALL, optimisation=BRIEF)
+    return dpfuse.train(walks[0], walks[1], make_guarantee(), architecture=SMALL, optimisation=BRIEF)
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfuse.errors import FileRefused
-from dpfuse.types import NOBODY, Guarantee, Trajectories, Window
-from support.designs import busy_data, promise
+from dpfuse.types import NOBODY, Guarantee, Origin, Trajectories
+from support.designs import busy_data, make_guarantee
 
 
 def small(**changes):
@@ -58,15 +58,15 @@ class TestGuarantee:
             Guarantee(order=2.0, budget=1.5)
 
     def test_says_the_same_in_other_words(self):
-        guarantee = promise(budget=1.5)
+        guarantee = make_guarantee(budget=1.5)
         assert guarantee.rho == 0.75
         assert guarantee.squared_radius == Fraction(3, 2)
         assert Guarantee(**guarantee.to_dict()) == guarantee
 
     @pytest.mark.parametrize("number", [np.float64, np.float32, int])
     def test_takes_any_number_as_the_same_promise(self, number):
-        assert repr(promise(budget=number(1), order=number(2))) == repr(promise(budget=1.0, order=2.0))
-        assert promise(budget=number(1), order=number(2)).squared_radius == 1
+        assert repr(make_guarantee(budget=number(1), order=number(2))) == repr(make_guarantee(budget=1.0, order=2.0))
+        assert make_guarantee(budget=number(1), order=number(2)).squared_radius == 1
 
 
 class TestTrajectories:
@@ -89,7 +89,7 @@ class TestTrajectories:
             ({"sensors": np.full((2, 3, 4), NOBODY)}, "present must be False where sensors is -1"),
             ({"sensors": np.zeros((2, 3, 4), int)}, "within a run an id must keep its slot"),
             ({"interval_s": 0}, "interval_s must be finite and > 0, got 0"),
-            ({"windows_of": [Window(0, 0)]}, "windows_of must have one entry for each of the 2 runs"),
+            ({"origins": [Origin(0, 0)]}, "origins must have one entry for each of the 2 runs"),
         ],
     )
     def test_refuses_what_does_not_fit(self, changes, message):
@@ -101,7 +101,7 @@ class TestTrajectories:
         assert (data.num_runs, data.num_steps, data.num_slots) == (2, 3, 4)
         assert data.present.all()
         assert (data.sensors == np.arange(4)).all()
-        assert data.windows_of == (Window(0, 0), Window(1, 0))
+        assert data.origins == (Origin(0, 0), Origin(1, 0))
         assert data.arrived[:, 0].all() and not data.arrived[:, 1:].any()
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e308, -1e308])
@@ -177,7 +177,7 @@ class TestCutting:
             last = [max(k for r, k in places(part) if r == run) for part in parts]
             first = [min(k for r, k in places(part) if r == run) for part in parts]
             assert last[0] + gap < first[1] <= last[1] and last[1] + gap < first[2]
-            assert [part.windows_of[run] for part in parts] == [Window(run, k) for k in first]
+            assert [part.origins[run] for part in parts] == [Origin(run, k) for k in first]
 
     @given(st.integers(10, 30))
     def test_parts_by_run_share_no_run(self, num_runs):
@@ -185,7 +185,7 @@ class TestCutting:
         runs = [{r for r, _ in places(part)} for part in parts]
         assert runs[0] | runs[1] | runs[2] == set(range(num_runs))
         assert sum(map(len, runs)) == num_runs
-        assert [window.recording for part in parts for window in part.windows_of] == list(range(num_runs))
+        assert [window.recording for part in parts for window in part.origins] == list(range(num_runs))
 
     def test_fractions_are_those_asked_for(self):
         assert [part.num_steps for part in numbered(2, 1000).split()] == [800, 100, 100]
@@ -212,7 +212,7 @@ class TestCutting:
         windows = numbered(2, 12, interval_s=0.2).windows(horizon, stride)
         starts = range(0, 12 - horizon + 1, stride or horizon)
         expected = [(run, start) for run in range(2) for start in starts]
-        assert [tuple(window) for window in windows.windows_of] == expected
+        assert [tuple(window) for window in windows.origins] == expected
         for number, (run, start) in enumerate(expected):
             assert windows.state[number].tolist() == [[run, start + k] for k in range(horizon)]
             assert (windows.measurements[number] == run + 0.5).all()
@@ -220,7 +220,7 @@ class TestCutting:
 
     def test_windows_of_a_part_know_where_they_come_from(self):
         windows = numbered(2, 30).between(10, 30).windows(5, 5).runs([5, 2])
-        assert windows.windows_of == (Window(1, 15), Window(0, 20))
+        assert windows.origins == (Origin(1, 15), Origin(0, 20))
         assert places(windows)[0] == (1, 15) and places(windows)[5] == (0, 20)
 
     @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ class TestJoining:
         one, two = busy_data(num_runs=2, num_slots=3), busy_data(num_runs=3, num_slots=5, seed=1).windows(6)
         joined = Trajectories.join([one, two])
         assert (joined.num_runs, joined.num_slots) == (5, 5)
-        assert joined.windows_of == (*one.windows_of, *two.windows_of)
+        assert joined.origins == (*one.origins, *two.origins)
         for part, runs in [(one, slice(0, 2)), (two, slice(2, 5))]:
             slots = slice(0, part.num_slots)
             np.testing.assert_array_equal(joined.state[runs], part.state)
@@ -313,7 +313,7 @@ class TestFiles:
         for name in ("state", "measurements", "present", "sensors"):
             before, after = getattr(data, name), getattr(again, name)
             assert before.dtype == after.dtype and (before == after).all()
-        assert again.windows_of == data.windows_of
+        assert again.origins == data.origins
         assert again.interval_s == data.interval_s
 
     def test_equal_recordings_are_equal_bytes_and_hold_no_pickle(self, tmp_path):
@@ -332,7 +332,7 @@ class TestFiles:
         with pytest.raises(FileRefused, match="is not a dpfuse trajectories file"):
             Trajectories.load(tmp_path / "pickle")
 
-    @pytest.mark.parametrize("without", ["state.npy", "windows_of.npy", "metadata.json"])
+    @pytest.mark.parametrize("without", ["state.npy", "origins.npy", "metadata.json"])
     def test_a_file_that_lacks_a_part_is_refused(self, tmp_path, without):
         busy_data().save(tmp_path / "whole")
         with zipfile.ZipFile(tmp_path / "whole") as whole, zipfile.ZipFile(tmp_path / "part", "w") as part:

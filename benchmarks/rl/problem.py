@@ -12,7 +12,7 @@ import numpy as np
 
 import dpfuse
 import dpfuse.data
-from dpfuse.policy.rollout import Crowd, Windows, add_up, draw_noise, listen
+from dpfuse.policy.rollout import PackedWindows, SensorFeatures, draw_noise, encode_sensors, sum_by_window
 from dpfuse.policy.step import make_networks
 from dpfuse.systems import freeway
 from dpfuse.training.environment import Episodes
@@ -74,16 +74,16 @@ def validation_episodes(problem: Problem) -> Episodes:
     windows = spaced_windows(problem.validation, STEPS, VALIDATION_WINDOWS)
 
     @jax.jit
-    def prepare(windows: Windows) -> Episodes:
-        once = add_up(listen(policy, windows), windows.state.shape[1])
+    def prepare(windows: PackedWindows) -> Episodes:
+        once = sum_by_window(encode_sensors(policy, windows), windows.state.shape[1])
         keys = jax.random.split(jax.random.key(0), VALIDATION_DRAWS)
         noise = [draw_noise(policy.structure, windows, key) for key in keys]
-        heard, present, arrived, state = (
+        encoded, present, arrived, state = (
             jax.numpy.concatenate([leaf] * VALIDATION_DRAWS, axis=1)
-            for leaf in (once.heard, once.present, once.arrived, windows.state)
+            for leaf in (once.encoded, once.present, once.arrived, windows.state)
         )
-        count = heard.shape[1]
-        crowd = Crowd(heard, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
+        count = encoded.shape[1]
+        crowd = SensorFeatures(encoded, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
         return Episodes(crowd, jax.numpy.concatenate(noise, axis=1), state)
 
     return jax.block_until_ready(prepare(jax.device_put(windows)))

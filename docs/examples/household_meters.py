@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import dpfuse
-from dpfuse.evaluation.text import promise, to_text
+from dpfuse.evaluation.text import state_guarantee, to_text
 
 HOMES, METERS, MINUTES, CHARGER_KW = 100, 50, 60, 7.0
 # Of each channel: what the fuse of a home allows, and no or yes. Known without looking at anybody's data.
@@ -68,12 +68,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     training, validation, test = evenings.split((0.6, 0.1, 0.3), by="run")
 
     designs = {}
-    for name, policy, accounting in [("classical", "constant", "total"), ("individual", "adaptive", "individual")]:
+    for name, spending, accounting in [("classical", "constant", "total"), ("individual", "adaptive", "individual")]:
         designs[name] = dpfuse.train(
             training,
             validation,
             dpfuse.Guarantee(order=2, budget=0.1, adjacency="remove-one", accounting=accounting),
-            policy=policy,
+            spending=spending,
             architecture=dpfuse.Architecture(measurement_range=(LOWEST, HIGHEST)),
             optimisation=dpfuse.Optimisation(num_updates=options.updates),
             progress=True,
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reports = {name: dpfuse.evaluate(design, test) for name, design in designs.items()}
     gain = dpfuse.compare(reports["individual"], reports["classical"])
     print(to_text(reports, {"individual": gain}, "classical"))
-    print("\n" + promise(designs["individual"], reports["individual"].epsilon, reports["individual"].delta))
+    print("\n" + state_guarantee(designs["individual"], reports["individual"].epsilon, reports["individual"].delta))
 
     step = dpfuse.ExactStep(designs["individual"], num_rows=METERS)
     carry = step.init()

@@ -89,7 +89,7 @@ def make_design(guarantee: dpfuse.Guarantee) -> dpfuse.Design:
         num_channels=2,
         features="ball",
         dimension=1,
-        policy="constant",
+        spending="constant",
         accounting=guarantee.accounting,
         charge_factor=1,
         horizon=NUM_STEPS,

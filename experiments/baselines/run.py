@@ -33,14 +33,14 @@ DESIGNS = {
 def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[str, dict[float, dpfuse.Design]]:
     """Our designs by name and budget; those already in the folder are read."""
     designs: dict[str, dict[float, dpfuse.Design]] = {}
-    for name, (policy, accounting) in DESIGNS.items():
+    for name, (spending, accounting) in DESIGNS.items():
         files = {budget: folder / f"{system}-{name}-{budget}-{updates}.dpfuse" for budget in BUDGETS}
         if not all(file.exists() for file in files.values()):
             made = dpfuse.train_many(
                 parts.training,
                 parts.validation,
                 [replace(PROMISE, budget=budget, accounting=accounting) for budget in BUDGETS],
-                policy=policy,
+                spending=spending,
                 horizon=SYSTEMS[system].horizon,
                 architecture=dpfuse.Architecture(recurrent_filter="gru"),  # the paper's f, for all alike
                 optimisation=dpfuse.Optimisation(num_updates=updates, patience=updates),

@@ -39,7 +39,7 @@ def main() -> None:
     test = traffic(NUM_TESTS, 22, 60.0 * MINUTES)
     plan: dict[str, tuple[Any, int, dict[str, Any]]] = {
         "stationary": (GUARANTEE, options.updates, {"stationary": True}),
-        "floor": (None, options.updates // 2, {"policy": "constant", "horizon": STEPS}),
+        "floor": (None, options.updates // 2, {"spending": "constant", "horizon": STEPS}),
     }
     designs, reports = {}, {}
     for name, (guarantee, updates, kind) in plan.items():

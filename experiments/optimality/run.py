@@ -87,10 +87,12 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
     second = optimal.crosscheck(problem)
     learned = {}
-    for policy in SPENDING:
-        print(f"{name}: training {policy}", flush=True)
-        learned[policy] = optimal.measure_gap(train(problem, policy, given), solution, num_runs=given.runs).to_dict()
-        print(f"{name}: {policy} is {learned[policy]['total']:.2%} above the optimum", flush=True)
+    for spending in SPENDING:
+        print(f"{name}: training {spending}", flush=True)
+        learned[spending] = optimal.measure_gap(
+            train(problem, spending, given), solution, num_runs=given.runs
+        ).to_dict()
+        print(f"{name}: {spending} is {learned[spending]['total']:.2%} above the optimum", flush=True)
     return {
         "problem": problem.to_dict(),
         "solved": {"constant": schedule.even_value, "schedule": schedule.value, "adaptive": solution.value},
@@ -103,16 +105,16 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def train(problem: optimal.Problem, policy: str, given: argparse.Namespace) -> dpfuse.Design:
+def train(problem: optimal.Problem, spending: str, given: argparse.Namespace) -> dpfuse.Design:
     """A design learned from recordings, with the solution's own feature: the measurement itself."""
     data = hidden_markov.simulate(problem.system, num_runs=40_000, num_steps=problem.horizon, seed=given.seed + 1)
     training, validation, _ = data.split((0.9, 0.05, 0.05), by="run")
-    updates = given.updates if policy == "adaptive" else given.updates // 3
+    updates = given.updates if spending == "adaptive" else given.updates // 3
     return dpfuse.train(
         training,
         validation,
         dpfuse.Guarantee(order=problem.order, budget=problem.budget, adjacency="replace-one"),
-        policy=policy,
+        spending=spending,
         architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(0.0, 1.0)),
         optimisation=dpfuse.Optimisation(
             num_updates=updates,
@@ -146,11 +148,11 @@ def table(presets: dict[str, Any]) -> str:
     ]
     lines.append("|---|---|---|---|---|---|")
     for name, preset in presets.items():
-        for policy, value in preset["solved"].items():
-            own = preset["learned"][policy]
+        for spending, value in preset["solved"].items():
+            own = preset["learned"][spending]
             low, high = own["ci95"]
             lines.append(
-                f"| {name} | {SPENDING[policy]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
+                f"| {name} | {SPENDING[spending]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
                 f"{own['total']:.1%} ({low:.1%} to {high:.1%}) | {own['spending']:.1%} / {own['estimator']:.1%} |"
             )
     return "\n".join(lines) + "\n"

@@ -19,7 +19,7 @@ LONG = (0.07, 0.15, 0.5, 1.5)
 PRIVATE: tuple[Kind, ...] = ("classical", "schedule", "ppo", "pathwise", "individual")
 COMPARED: tuple[Kind, ...] = ("classical", "pathwise", "individual")
 ADJACENCIES = ("remove-one", "replace-one")
-POLICY: Mapping[Kind, Any] = {"classical": "constant", "floor": "constant", "schedule": "schedule"}
+SPENDING: Mapping[Kind, Any] = {"classical": "constant", "floor": "constant", "schedule": "schedule"}
 # What f may give under each adjacency and accounting: the set of features and d. The best is chosen on validation.
 CANDIDATES: Mapping[tuple[str, str], tuple[tuple[str, int], ...]] = {
     ("remove-one", "total"): (("ball", 1), ("ball", 2), ("ball", 3)),

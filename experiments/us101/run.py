@@ -135,7 +135,7 @@ def train_and_test(piece: Piece, folder: Path, optimisation: dpfuse.Optimisation
         parts.validation,
         piece.guarantees,
         seeds=range(piece.num_seeds),
-        policy=pieces.POLICY.get(piece.kind, "adaptive"),
+        spending=pieces.SPENDING.get(piece.kind, "adaptive"),
         method="ppo" if piece.kind == "ppo" else "pathwise",
         horizon=piece.horizon,
         stationary=piece.horizon is None,
@@ -186,7 +186,7 @@ def test(design: dpfuse.Design, recording: dpfuse.Trajectories) -> dict[str, Any
         "epsilon": report.epsilon.get("gdp"),
         **{name: _rounded(figures[name]) for name in kept},
         "window_errors": _rounded(report.window_errors.tolist()),
-        "window_starts": [window.start for window in report.windows_of],
+        "window_starts": [window.start for window in report.origins],
     }
 
 

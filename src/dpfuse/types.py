@@ -64,7 +64,7 @@ class Guarantee:
         return asdict(self)
 
 
-class Window(NamedTuple):
+class Origin(NamedTuple):
     """Where a run was cut from: number of its recording and first step in it."""
 
     recording: int
@@ -83,7 +83,7 @@ class Trajectories:
             slot i is sensor i throughout. A slot is storage only. Within a run an id keeps its slot, may fall
             silent (id there, not present), and does not return once its slot has been given to another.
         interval_s: seconds between steps.
-        windows_of: where each run was cut from; by default each run is a recording of its own. Runs of one
+        origins: where each run was cut from; by default each run is a recording of its own. Runs of one
             recording are dependent, and intervals of confidence take that into account.
     """
 
@@ -92,7 +92,7 @@ class Trajectories:
     present: NDArray[np.bool_] = None  # type: ignore[assignment]  # filled in below
     sensors: NDArray[np.int64] = None  # type: ignore[assignment]  # filled in below
     interval_s: float = 1.0
-    windows_of: Sequence[Window] | None = None
+    origins: Sequence[Origin] | None = None
 
     def __post_init__(self) -> None:
         state = _as_array("state", self.state, np.float32, "(N, K, n_x)", 3)
@@ -112,9 +112,9 @@ class Trajectories:
         if (present & (sensors == NOBODY)).any():
             raise ValueError(f"present must be False where sensors is {NOBODY} (nobody)")
         present = present & np.isfinite(measurements).all(-1)
-        windows_of = self.windows_of or [Window(run, 0) for run in range(num_runs)]
-        if len(windows_of) != num_runs:
-            raise ValueError(f"windows_of must have one entry for each of the {num_runs} runs")
+        origins = self.origins or [Origin(run, 0) for run in range(num_runs)]
+        if len(origins) != num_runs:
+            raise ValueError(f"origins must have one entry for each of the {num_runs} runs")
         measurements = np.where(present[..., None], measurements, np.float32(0))
         for name, value in [
             ("state", state),
@@ -122,7 +122,7 @@ class Trajectories:
             ("present", present),
             ("sensors", sensors),
             ("interval_s", _check.is_positive("interval_s", self.interval_s)),
-            ("windows_of", tuple(Window(*window) for window in windows_of)),
+            ("origins", tuple(Origin(*window) for window in origins)),
         ]:
             object.__setattr__(self, name, value)
         self._check_slots()
@@ -197,7 +197,7 @@ class Trajectories:
             measurements=self.measurements[:, steps],
             present=self.present[:, steps],
             sensors=self.sensors[:, steps],
-            windows_of=[Window(recording, first + start) for recording, first in self._origins],
+            origins=[Origin(recording, first + start) for recording, first in self._origins],
         )
 
     def runs(self, indices: ArrayLike) -> Trajectories:
@@ -209,7 +209,7 @@ class Trajectories:
             measurements=self.measurements[chosen],
             present=self.present[chosen],
             sensors=self.sensors[chosen],
-            windows_of=[self._origins[int(run)] for run in chosen],
+            origins=[self._origins[int(run)] for run in chosen],
         )
 
     def windows(self, horizon: int, stride: int | None = None) -> Trajectories:
@@ -228,8 +228,8 @@ class Trajectories:
             measurements=self.measurements[at],
             present=self.present[at],
             sensors=self.sensors[at],
-            windows_of=[
-                Window(self._origins[r].recording, self._origins[r].start + s)
+            origins=[
+                Origin(self._origins[r].recording, self._origins[r].start + s)
                 for r, s in zip(run.tolist(), start.tolist(), strict=True)
             ],
         )
@@ -264,7 +264,7 @@ class Trajectories:
 
     @classmethod
     def join(cls, parts: Sequence[Trajectories]) -> Trajectories:
-        """The runs of all parts, in order; `windows_of` is taken over, so equal numbers mean the same recording."""
+        """The runs of all parts, in order; `origins` is taken over, so equal numbers mean the same recording."""
         if not parts:
             raise ValueError("parts must have at least one entry")
         kinds = {(part.num_steps, part.state.shape[-1], part.measurements.shape[-1], part.interval_s) for part in parts}
@@ -282,7 +282,7 @@ class Trajectories:
             present=np.concatenate([pad(part.present, False) for part in parts]),
             sensors=np.concatenate([pad(part.sensors, NOBODY) for part in parts]),
             interval_s=parts[0].interval_s,
-            windows_of=[window for part in parts for window in part._origins],
+            origins=[window for part in parts for window in part._origins],
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -295,7 +295,7 @@ class Trajectories:
                 "measurements": self.measurements,
                 "present": self.present,
                 "sensors": self.sensors,
-                "windows_of": np.asarray(self._origins, np.int64),
+                "origins": np.asarray(self._origins, np.int64),
             },
         )
 
@@ -304,15 +304,15 @@ class Trajectories:
         """Read what `save` wrote."""
         metadata, arrays = _archive.read(path, "trajectories")
         try:
-            windows_of = [Window(int(recording), int(start)) for recording, start in arrays.pop("windows_of")]
-            return cls(**arrays, interval_s=metadata["interval_s"], windows_of=windows_of)
+            origins = [Origin(int(recording), int(start)) for recording, start in arrays.pop("origins")]
+            return cls(**arrays, interval_s=metadata["interval_s"], origins=origins)
         except (KeyError, TypeError, ValueError) as error:
             raise FileRefused(f"{path} is not a recording that this version can read: {error}") from error
 
     @property
-    def _origins(self) -> Sequence[Window]:
-        assert self.windows_of is not None  # filled in on construction
-        return self.windows_of
+    def _origins(self) -> Sequence[Origin]:
+        assert self.origins is not None  # filled in on construction
+        return self.origins
 
 
 def _as_array(name: str, value: Any, dtype: Any, axes: str, ndim: int) -> NDArray[Any]:

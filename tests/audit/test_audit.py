@@ -41,7 +41,7 @@ ROOT = Path(__file__).parents[2]
 SURE = 1 - 1e-6
 TOTAL, INDIVIDUAL = ("total", "remove-one", "ball"), ("individual", "remove-one", "ball")
 # A budget at which two worlds are three standard deviations apart: few runs say much.
-LOUD = {"budget": 9.0, "spread": 0.5, "expected_stay": 2.0, "policy": "constant"}
+LOUD = {"budget": 9.0, "spread": 0.5, "expected_stay": 2.0, "spending": "constant"}
 
 
 def small(case=TOTAL, **options):
@@ -92,7 +92,7 @@ REPLACED = ("total", "replace-one", "ball")
 @pytest.fixture(scope="module")
 def audited():
     """A whole audit of an adaptive design."""
-    return audit_design(small(REPLACED, policy="adaptive", spread=1.0), num_runs=40, confidence=SURE)
+    return audit_design(small(REPLACED, spending="adaptive", spread=1.0), num_runs=40, confidence=SURE)
 
 
 class TestSound:
@@ -113,7 +113,7 @@ class TestSound:
     @pytest.mark.parametrize(
         ("design", "reach"),
         [
-            (small(INDIVIDUAL, horizon=None, policy="adaptive"), 0.5),
+            (small(INDIVIDUAL, horizon=None, spending="adaptive"), 0.5),
             (small(("individual", "replace-one", "box"), dimension=1, num_channels=1), 0.999),
         ],
         ids=["stationary", "half-line"],
@@ -177,7 +177,7 @@ class TestSound:
 
     def test_a_promise_is_needed(self):
         with pytest.raises(ValueError, match="the non-private floor promises nothing to audit"):
-            audit_design(make_design(features="unbounded", policy="constant"))
+            audit_design(make_design(features="unbounded", spending="constant"))
 
 
 class QuietNoise(Mechanism):
@@ -199,7 +199,7 @@ class Float32Noise(Mechanism):
         noise = np.asarray(jax.vmap(lambda key: jax.random.normal(key, (self.dimension,)))(keys))
         sums = [charged.take() / np.float32(GRID) for charged in many]
         return [
-            Release(GRID * (exact_sum.astype(np.float32) + own), charged.weight, charged.budget_left)
+            Release(GRID * (exact_sum.astype(np.float32) + own), charged.fusion_weight, charged.budget_left)
             for charged, exact_sum, own in zip(many, sums, noise, strict=True)
         ]
 
@@ -213,7 +213,7 @@ class NoClip(Mechanism):
         cost = self.factor * whole**2
         own.spend(min(cost, own.left))
         rows = release.clear_rows(rows, release.counts_once(ids))
-        return [release.Charged(whole, own.left, np.array([cost]), release.add_up(rows, stream, 1)[0])]
+        return [release.Charged(whole, own.left, np.array([cost]), release.sum_by_window(rows, stream, 1)[0])]
 
 
 class Refilling(IndividualFilter):
@@ -273,7 +273,7 @@ class TestPlantedBugs:
 
             def public_part(public, block):
                 public, query, estimate = own(public, block)
-                return public, query._replace(weight=1.5 * query.weight), estimate
+                return public, query._replace(fusion_weight=1.5 * query.fusion_weight), estimate
 
             step.public_part = public_part
             return step
@@ -325,7 +325,7 @@ class TestPlantedBugs:
         assert caught_by(small(case)) & {"distance", "accounts"}
 
     def test_a_sensor_added_twice(self, monkeypatch):
-        monkeypatch.setattr(release, "add_up", lambda rows, *_: rows.sum(0, keepdims=True) + rows[0])
+        monkeypatch.setattr(release, "sum_by_window", lambda rows, *_: rows.sum(0, keepdims=True) + rows[0])
         assert {"distance", "independence", "every run"} <= caught_by(small())
 
     @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ class TestPlantedBugs:
         """By a live centre, which draws one step at a time: no run would notice; or by both."""
 
         def bare(charged):
-            return Release(charged.take(), charged.weight, charged.budget_left)
+            return Release(charged.take(), charged.fusion_weight, charged.budget_left)
 
         own = bare if name == "release" else lambda many: [bare(charged) for charged in many]
         found = caught_by(small(budget=1.0), plant(lambda step: setattr(step, name, own)), num_runs=100)
@@ -356,7 +356,9 @@ class TestPlantedBugs:
 
     def test_a_release_that_tells_more_than_was_charged_for(self):
         def change(step):
-            step.release = lambda charged: replace(step.mechanism.draw(charged), weight=charged.weight + 1)
+            step.release = lambda charged: replace(
+                step.mechanism.draw(charged), fusion_weight=charged.fusion_weight + 1
+            )
 
         assert "public spending" in caught_by(small(), plant(change))
 
@@ -439,7 +441,7 @@ def test_the_worst_pair_is_in_range_and_leaks_as_much_in_exact_runs_as_in_the_se
 class TestRuns:
     def test_scores_are_gaussian_as_far_apart_as_the_worlds(self):
         """Though every path spends in its own way, as every path spends all."""
-        design = with_loud_filter(small(policy="adaptive", spread=1.0))
+        design = with_loud_filter(small(spending="adaptive", spread=1.0))
         transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *loud_pair(design, 4), 0), 1000)
         distances = np.array(transcript.distances(), float)
         assert len(set(transcript.weights[:, 0, 1].tolist())) > 500
@@ -510,7 +512,7 @@ class TestOutput:
 
 @pytest.mark.slow
 def test_the_command_as_it_is(tmp_path):
-    small(policy="adaptive").save(tmp_path / "small.dpfuse")
+    small(spending="adaptive").save(tmp_path / "small.dpfuse")
     arguments = ["audit", str(tmp_path / "small.dpfuse"), "--runs", "20", "--confidence", str(SURE), "--json"]
     result = CliRunner().invoke(cli.app, arguments)
     assert result.exit_code == 0, result.output

@@ -22,7 +22,7 @@ from dpfuse.baselines.matrix import best_strategy, matrix_mechanism, toeplitz_st
 from dpfuse.baselines.mechanism import Problem
 from dpfuse.baselines.two_stage import two_stage
 from dpfuse.types import Trajectories
-from support.designs import ADJACENCIES, busy_data, make_design, promise
+from support.designs import ADJACENCIES, busy_data, make_design, make_guarantee
 
 # Baselines in which the release of a step reads that step alone: their bound is attained.
 MEMORYLESS = ("local", "input", "two-stage", "matrix")
@@ -48,7 +48,7 @@ def fitted(crowds):
     """Every baseline under both adjacencies."""
     return {
         (name, adjacency): baselines.fit(
-            name, *crowds[:2], promise(adjacency=adjacency, budget=BUDGET), outside=(0.0, 0.1)
+            name, *crowds[:2], make_guarantee(adjacency=adjacency, budget=BUDGET), outside=(0.0, 0.1)
         )
         for name, adjacency in itertools.product(BASELINES, ADJACENCIES)
     }
@@ -334,7 +334,7 @@ class TestReport:
         assert report.mse == pytest.approx(expected, rel=0.02)
 
     def test_a_baseline_and_a_design_are_compared_window_by_window(self, walks):
-        mechanism = baselines.fit("two-stage", *walks[:2], promise(), outside=(0.0,))
+        mechanism = baselines.fit("two-stage", *walks[:2], make_guarantee(), outside=(0.0,))
         report = baselines.evaluate(mechanism, walks[2])
         untrained = make_design(num_channels=1, horizon=8)
         comparison = dpfuse.compare(report, dpfuse.evaluate(untrained, walks[2], num_draws=1))
@@ -342,7 +342,7 @@ class TestReport:
 
     def test_a_larger_budget_gives_a_smaller_error(self, walks):
         errors = [
-            baselines.fit("matrix", *walks[:2], promise(budget=budget)).settings["validation_mse"]
+            baselines.fit("matrix", *walks[:2], make_guarantee(budget=budget)).settings["validation_mse"]
             for budget in (0.05, 0.5, 5.0)
         ]
         assert errors[0] > errors[1] > errors[2]
@@ -351,20 +351,20 @@ class TestReport:
 class TestRefusals:
     def test_of_what_makes_no_sense(self, walks):
         with pytest.raises(ValueError, match="name must be one of local, input"):
-            baselines.fit("kalman", *walks[:2], promise())
+            baselines.fit("kalman", *walks[:2], make_guarantee())
         with pytest.raises(ValueError, match="guarantee must have total accounting, got 'individual'"):
-            baselines.fit("input", *walks[:2], promise("individual"))
+            baselines.fit("input", *walks[:2], make_guarantee("individual"))
         with pytest.raises(ValueError, match="horizon must be at most the 8 steps recorded, got 9"):
-            baselines.fit("input", *walks[:2], promise(), horizon=9)
+            baselines.fit("input", *walks[:2], make_guarantee(), horizon=9)
         with pytest.raises(ValueError, match="outside must be shares from 0 to below 0.5, at least one, got"):
-            baselines.fit("input", *walks[:2], promise(), outside=(0.5,))
+            baselines.fit("input", *walks[:2], make_guarantee(), outside=(0.5,))
         with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
-            baselines.fit("input", walks[0], busy_data(), promise())
+            baselines.fit("input", walks[0], busy_data(), make_guarantee())
 
     def test_of_measurements_that_never_change(self, walks):
         still = replace(walks[0], measurements=np.ones_like(walks[0].measurements))
         with pytest.raises(ValueError, match="training must have measurements that change"):
-            baselines.fit("input", still, walks[1], promise())
+            baselines.fit("input", still, walks[1], make_guarantee())
 
     def test_of_other_data_than_it_was_made_for(self, walks, fitted):
         with pytest.raises(ValueError, match=r"the \(states, channels\) of the baseline, \(1, 2\), got \(1, 1\)"):
@@ -380,7 +380,7 @@ class TestRefusals:
         monkeypatch.setitem(sys.modules, module, None)
         monkeypatch.setitem(sys.modules, f"{module}.matrix_factorization", None)
         with pytest.raises(ImportError, match=r"pip install 'dpfuse\[theory\]'"):
-            baselines.fit(name, *walks[:2], promise())
+            baselines.fit(name, *walks[:2], make_guarantee())
 
 
 class TestResults:

@@ -89,9 +89,9 @@ def held_releases(seed=0):
     {(stream, id): row of integers} for each step.
     """
     rng, steps, now = np.random.default_rng(seed), [], {}
-    own_add_up, own_charge = release.add_up, release.Mechanism.charge_many
+    own_add_up, own_charge = release.sum_by_window, release.Mechanism.charge_many
 
-    def add_up(rows, stream, num_streams):
+    def sum_by_window(rows, stream, num_streams):
         now["rows"] = rows.copy()
         return own_add_up(rows, stream, num_streams)
 
@@ -103,7 +103,7 @@ def held_releases(seed=0):
         return charged
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "add_up", add_up)
+        patch.setattr(release, "sum_by_window", sum_by_window)
         patch.setattr(release.Mechanism, "charge_many", charge_many)
         patch.setattr(release, "add_noise", lambda total, noise: rng.integers(-2 * GRID, 2 * GRID, size=len(total)))
         yield steps
@@ -114,7 +114,7 @@ def reports(num_sensors=5, num_steps=NUM_STEPS, seed=0):
 
 
 def publish(published: Published):
-    return published.row.weight, published.row.release, published.mean, published.std
+    return published.row.fusion_weight, published.row.release, published.mean, published.std
 
 
 class TestReceiving:
@@ -390,7 +390,7 @@ class TestTicks:
                 centre.tick()
 
     def test_a_total_budget_that_is_spent_is_told(self, open_centre):
-        design = make_design("total", horizon=3, policy="constant")
+        design = make_design("total", horizon=3, spending="constant")
         centre = open_centre(design)
         left = [centre.tick()[0].row.budget_left for _ in range(3)]
         assert left == sorted(left, reverse=True) and 0 <= left[-1] < 0.001 * centre._step.mechanism.budget
@@ -661,7 +661,7 @@ class TestAccounts:
                 own = apart if is_individual else apart[number]
                 rows = stream == number
                 expected = mechanism.charge(own, weights[number], ids[rows], values[rows])
-                assert (one.weight, one.budget_left) == (expected.weight, expected.budget_left)
+                assert (one.fusion_weight, one.budget_left) == (expected.fusion_weight, expected.budget_left)
                 assert one.debits.tolist() == expected.debits.tolist()
                 assert one.exact_sum.tolist() == expected.exact_sum.tolist()
 

@@ -172,7 +172,7 @@ class TestExitCodes:
             (("train", "{recording}", "--budget", "1.5"), "adjacency"),
             (("train", "{recording}", "--adjacency", "replace-one"), "budget"),
             (("train", "{recording}", *TRAIN, "--non-private"), "or --non-private alone"),
-            (("train", "{recording}", *TRAIN, "--policy", "greedy"), "greedy"),
+            (("train", "{recording}", *TRAIN, "--spending", "greedy"), "greedy"),
             (("train", "{recording}", *TRAIN, "--budget", "-1"), "budget must be finite and > 0"),
             (("train", "{recording}", *TRAIN, "--order", "1"), "order must be > 1"),
             (("train", "{recording}", *TRAIN, "--updates", "0"), "updates"),

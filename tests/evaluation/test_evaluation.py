@@ -14,7 +14,7 @@ from dpfuse.evaluation import figures, to_text
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
-from dpfuse.evaluation.text import promise as in_words
+from dpfuse.evaluation.text import state_guarantee as in_words
 from dpfuse.policy import step
 from dpfuse.types import Trajectories
 from support.designs import busy_data, departing, make_design, with_networks
@@ -51,7 +51,7 @@ class TestIntervals:
         steps[:, 1:] *= math.sqrt(1 - self.CORRELATION**2)
         for k in range(1, self.NUM_STEPS):
             steps[:, k] += self.CORRELATION * steps[:, k - 1]
-        return np.array([1 + steps[run, start : start + self.LENGTH].mean() for run, start in windows.windows_of])
+        return np.array([1 + steps[run, start : start + self.LENGTH].mean() for run, start in windows.origins])
 
     def coverage(self, windows, blocks, num_trials):
         """How often the 95% interval for the mean holds the true one."""
@@ -110,7 +110,7 @@ class TestComparisons:
 
     def test_other_windows_are_refused(self, reports):
         report = reports["classical"]
-        other = replace(report, windows_of=[window._replace(start=window.start + 1) for window in report.windows_of])
+        other = replace(report, origins=[window._replace(start=window.start + 1) for window in report.origins])
         with pytest.raises(ValueError, match="must come from the same windows; evaluate both on the same test data"):
             dpfuse.compare(other, reports["classical"])
 
@@ -126,7 +126,7 @@ class TestSpending:
         factor, grid = design.structure.charge_factor, 2**20
         totals, per_step = {}, np.zeros(HORIZON)
         if case[0] == "total":
-            for (k, window), weight in np.ndenumerate(batch.result.weight):
+            for (k, window), weight in np.ndenumerate(batch.result.fusion_weight):
                 cost = factor * math.floor(float(weight) * grid) ** 2
                 totals[window] = totals.get(window, 0) + cost
                 per_step[k] += cost / len(batch.numbers)
@@ -192,7 +192,7 @@ class TestErrors:
         report = dpfuse.evaluate(design, recordings(), stride=7, num_draws=1)
         assert report.window_errors.shape == (10 * 3,)
         assert report.blocks.tolist() == [block for block in range(10) for _ in range(3)]
-        assert [window.start for window in report.windows_of] == [0, 7, 14] * 10
+        assert [window.start for window in report.origins] == [0, 7, 14] * 10
 
     def test_a_batch_more_or_less_changes_nothing(self, designs):
         """More windows than one batch takes, and a last batch that is not full."""
@@ -216,7 +216,7 @@ class TestErrors:
         assert dpfuse.compare(report, report) == (1.0, None, 0.0, None)
 
     def test_the_floor_spends_nothing(self):
-        floor = make_design(features="unbounded", policy="constant")
+        floor = make_design(features="unbounded", spending="constant")
         report = dpfuse.evaluate(floor, recordings(), num_draws=1)
         assert (report.guarantee, report.budget_per_step, report.budget_spent_max) == (None, None, None)
         assert report.within_budget is None and dict(report.epsilon) == {}
@@ -294,7 +294,7 @@ class TestReports:
             assert phrase in text
 
     def test_the_floor_promises_nothing(self):
-        floor = make_design(features="unbounded", policy="constant")
+        floor = make_design(features="unbounded", spending="constant")
         assert "Nothing is promised" in in_words(floor, {}, 1e-5)
 
     def test_figures_are_pictures(self, designs, reports, tmp_path):

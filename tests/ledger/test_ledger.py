@@ -107,7 +107,10 @@ class TestVerify:
     @pytest.mark.parametrize(
         ("statement", "message"),
         [
-            ("UPDATE releases SET weight = weight + 1 WHERE step = 2", "step 2 of stream 'north' was changed"),
+            (
+                "UPDATE releases SET fusion_weight = fusion_weight + 1 WHERE step = 2",
+                "step 2 of stream 'north' was changed",
+            ),
             ("UPDATE releases SET release = zeroblob(16) WHERE step = 4", "step 4 of stream 'north' was changed"),
             ("DELETE FROM releases WHERE step = 1 AND stream = 'south'", "a row of commit 1 is missing"),
             ("DELETE FROM releases WHERE step = 4", "a row of commit 3 is missing"),
@@ -153,11 +156,11 @@ class TestRows:
     @pytest.mark.parametrize(
         "statement",
         [
-            "UPDATE releases SET weight = 0",
+            "UPDATE releases SET fusion_weight = 0",
             "DELETE FROM releases",
             "DELETE FROM commits",
             "UPDATE terms SET content = ''",
-            "INSERT INTO releases SELECT stream, 3, release, weight, cost, budget_left, hash, 9 FROM releases",
+            "INSERT INTO releases SELECT stream, 3, release, fusion_weight, cost, budget_left, hash, 9 FROM releases",
             "DELETE FROM accounts",
             "UPDATE accounts SET spent = spent - 1",
         ],
@@ -410,7 +413,7 @@ class TestFilesThatAreNotAsTheyWere:
         head_of(path).write_bytes(old)
         with Ledger.open(path, design, is_full_check=is_full_check) as ledger:
             assert list(ledger.rows("north"))[-1] == row and head_of(path).read_bytes() != old
-        edit(path, "UPDATE releases SET weight = 1 WHERE step = 5")
+        edit(path, "UPDATE releases SET fusion_weight = 1 WHERE step = 5")
         head_of(path).write_bytes(old)
         with pytest.raises(LedgerRefused, match="step 5 of stream 'north' was changed"):
             Ledger.open(path, design, is_full_check=is_full_check)
@@ -645,7 +648,7 @@ class TestCommands:
 
     def test_a_ledger_that_is_not_in_order_is_exit_1(self, kept, monkeypatch, capsys):
         path, _ = kept
-        edit(path, "UPDATE releases SET weight = 0")
+        edit(path, "UPDATE releases SET fusion_weight = 0")
         monkeypatch.setattr(sys, "argv", ["dpfuse", "ledger", "verify", str(path)])
         with pytest.raises(SystemExit) as stop:
             cli.main()

@@ -337,7 +337,10 @@ class TestVerify:
     @pytest.mark.parametrize(
         ("statement", "message"),
         [
-            ("UPDATE releases SET weight = weight + 1 WHERE step = 2", "step 2 of stream 'north' was changed"),
+            (
+                "UPDATE releases SET fusion_weight = fusion_weight + 1 WHERE step = 2",
+                "step 2 of stream 'north' was changed",
+            ),
             ("DELETE FROM releases WHERE step = 1 AND stream = 'south'", "a row of commit 1 is missing"),
             ("UPDATE releases SET step = 3 WHERE step = 4", "step 3 of stream 'north' was changed"),
             ("UPDATE releases SET stream = 'west' WHERE stream = 'south'", "stream 'west', which the ledger has not"),
@@ -377,13 +380,13 @@ class TestVerify:
     @pytest.mark.parametrize(
         "statement",
         [
-            "UPDATE releases SET weight = 0",
+            "UPDATE releases SET fusion_weight = 0",
             "DELETE FROM releases",
             "TRUNCATE releases",
             "DELETE FROM commits",
             "UPDATE terms SET content = ''",
             "UPDATE version SET number = 2",
-            "INSERT INTO releases SELECT stream, 3, release, weight, cost, budget_left, hash, 9 FROM releases",
+            "INSERT INTO releases SELECT stream, 3, release, fusion_weight, cost, budget_left, hash, 9 FROM releases",
             "DELETE FROM accounts",
             "TRUNCATE accounts",
             "UPDATE accounts SET spent = spent - 1",
@@ -523,7 +526,7 @@ class TestServers:
     def test_where_somebody_else_writes(self, server, kept):
         place, design = kept
         with place.open(design) as ledger:
-            columns = "stream, 5, release, weight, cost, budget_left, hash, 3"
+            columns = "stream, 5, release, fusion_weight, cost, budget_left, hash, 3"
             by_hand(server, place, f"INSERT INTO releases SELECT {columns} FROM releases WHERE step = 4")
             with pytest.raises(LedgerRefused, match="was written to by somebody else"):
                 ledger.commit([entry(ledger, 6, weight=0.001)])

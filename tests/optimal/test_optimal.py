@@ -25,7 +25,7 @@ from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.simulation import next_belief, posterior
 from dpfuse.policy import Constants, Design, make_policy
 from dpfuse.systems import hidden_markov
-from support.designs import make_structure, promise
+from support.designs import make_guarantee, make_structure
 
 RESULTS = Path(__file__).parents[2] / "experiments/optimality/results.json"
 # A false alarm once in two million for each number.
@@ -223,9 +223,9 @@ def even_design(problem: optimal.Problem, accounting: str = "total", num_channel
     """Untrained, spending evenly."""
     structure = make_structure(
         accounting, adjacency="replace-one", features="box", num_channels=num_channels, dimension=num_channels,
-        policy="constant", horizon=problem.horizon, recurrent_filter="affine", crowd=float(problem.num_sensors),
+        spending="constant", horizon=problem.horizon, recurrent_filter="affine", crowd=float(problem.num_sensors),
     )  # fmt: skip
-    guarantee = promise(accounting, adjacency="replace-one", budget=problem.budget, order=problem.order)
+    guarantee = make_guarantee(accounting, adjacency="replace-one", budget=problem.budget, order=problem.order)
     low, high = np.zeros(num_channels), np.ones(num_channels)
     constants = Constants(*map(jnp.float32, [guarantee.squared_radius, low, high, [0.5], [0.5]]))
     return Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 1.0)
@@ -344,7 +344,7 @@ def test_a_learned_closed_loop_comes_within_3_percent_and_beats_every_schedule()
     design = dpfuse.train(
         training,
         validation,
-        promise(adjacency="replace-one", budget=problem.budget, order=problem.order),
+        make_guarantee(adjacency="replace-one", budget=problem.budget, order=problem.order),
         architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(0.0, 1.0)),
         optimisation=dpfuse.Optimisation(num_updates=1500, batch_size=128, learning_rate=1e-2, validation_windows=2000),
     )

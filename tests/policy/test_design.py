@@ -20,14 +20,14 @@ import dpfuse
 from dpfuse.errors import FileRefused
 from dpfuse.policy import rollout
 from dpfuse.policy.rollout import cut
-from support.designs import CASES, busy_data, make_design, promise
+from support.designs import CASES, busy_data, make_design, make_guarantee
 
 KINDS = [
     *({"accounting": a, "adjacency": b, "features": c} for a, b, c in CASES),
-    {"policy": "constant"},
-    {"policy": "schedule"},
+    {"spending": "constant"},
+    {"spending": "schedule"},
     {"accounting": "individual", "horizon": None},
-    {"features": "unbounded", "policy": "constant"},
+    {"features": "unbounded", "spending": "constant"},
     {"features": "box", "recurrent_filter": "affine"},
     {"num_states": 3, "num_channels": 1, "dimension": 4},
 ]
@@ -234,18 +234,18 @@ class TestConsistency:
     @pytest.mark.parametrize("other", [{"budget": 1.4}, {"order": 3.0}])
     def test_the_budget_is_the_one_promised(self, other):
         with pytest.raises(ValueError, match="must have its squared radius"):
-            replace(make_design(), guarantee=promise(**other))
+            replace(make_design(), guarantee=make_guarantee(**other))
 
     @pytest.mark.parametrize("other", [{"adjacency": "replace-one"}, {"accounting": "individual"}])
     def test_the_charge_is_the_one_promised(self, other):
         with pytest.raises(ValueError, match="must have its accounting and charge factor"):
-            replace(make_design(), guarantee=promise(**other))
+            replace(make_design(), guarantee=make_guarantee(**other))
 
     def test_bounds_go_with_a_promise(self):
         with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):
             replace(make_design(), guarantee=None)
         with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):
-            replace(make_design(features="unbounded", policy="constant"), guarantee=promise())
+            replace(make_design(features="unbounded", spending="constant"), guarantee=make_guarantee())
 
 
 class Trap:

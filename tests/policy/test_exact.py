@@ -64,11 +64,13 @@ def run(step, feed, releases=None, accounts=None):
     if releases is None:
         releases = np.random.default_rng(9).integers(-2 * GRID, 2 * GRID, size=(len(feed.ids), DIMENSION))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "add_up", spy)
+        patch.setattr(release, "sum_by_window", spy)
         for ids, measurements, value in zip(*feed, releases, strict=True):
             carry, charged = step.contribute(carry, ids, measurements)
-            carry, estimate = step.estimate(carry, Release(value, charged.weight, charged.budget_left))
-            public.append((charged.weight, charged.budget_left, np.asarray(estimate.mean), np.asarray(estimate.std)))
+            carry, estimate = step.estimate(carry, Release(value, charged.fusion_weight, charged.budget_left))
+            public.append(
+                (charged.fusion_weight, charged.budget_left, np.asarray(estimate.mean), np.asarray(estimate.std))
+            )
     is_total = not isinstance(carry.accounts, IndividualFilter)
     spent = [account.spent for account in carry.accounts] if is_total else carry.accounts.accounts()
     return Outcome(np.stack(seen), spent, public)
@@ -294,7 +296,7 @@ class TestRefusals:
 
     def test_the_non_private_floor_is_never_released(self):
         with pytest.raises(ValueError, match="the non-private floor may not be released"):
-            ExactStep(make_design(features="unbounded", policy="constant"), 4)
+            ExactStep(make_design(features="unbounded", spending="constant"), 4)
 
     def test_after_its_horizon_a_design_is_over(self):
         step = ExactStep(make_design(horizon=2), 3)
@@ -394,7 +396,7 @@ class TestAgainstTheRollout:
             measurements = np.where(data.present[0, k, :, None], data.measurements[0, k], np.nan)
             carry, charged = step.contribute(carry, data.sensors[0, k], measurements)
             carry, estimate = step.estimate(carry, released := step.release(charged))
-            np.testing.assert_allclose(released.weight / GRID, result.weight[k, 0], atol=1e-3)
+            np.testing.assert_allclose(released.fusion_weight / GRID, result.fusion_weight[k, 0], atol=1e-3)
             total = np.asarray(result.contributions[k]).sum(0)
             # What is left of an account is off by a grid step or so, and the last contribution is its root.
             np.testing.assert_allclose(from_grid(released.value - noise[k]), total, atol=5e-3)
@@ -408,10 +410,10 @@ class TestAgainstTheRollout:
         step, _ = steps(("total", "remove-one", "ball"))
         carry, charged = step.contribute(step.init(), FEED.ids[0], FEED.measurements[0])
         other, _ = step.contribute(step.init(), FEED.ids[1], -FEED.measurements[0])
-        released = Release(np.array([GRID, -3]), charged.weight, charged.budget_left)
+        released = Release(np.array([GRID, -3]), charged.fusion_weight, charged.budget_left)
         first, second = (step.estimate(c, released)[1] for c in (carry, other))
         assert jax.tree.all(jax.tree.map(np.array_equal, first, second))
-        moved = step.estimate(carry, Release(np.array([2 * GRID, -3]), charged.weight, charged.budget_left))[1]
+        moved = step.estimate(carry, Release(np.array([2 * GRID, -3]), charged.fusion_weight, charged.budget_left))[1]
         assert not np.array_equal(first.mean, moved.mean)
 
 

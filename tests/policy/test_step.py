@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from dpfuse.policy import ExactStep, Reports, rollout
 from dpfuse.policy.rollout import cut, draw_noise, pad_rows
 from dpfuse.policy.step import (
-    ask,
     choose_weight,
     contribute,
     estimate,
     init_private,
     init_public,
+    make_query,
     open_accounts,
     release,
     to_inputs,
@@ -30,7 +30,7 @@ HORIZON = 6
 run_windows = eqx.filter_jit(rollout)
 
 
-def windows_of(data):
+def origins(data):
     """Every run as a window, with as many rows as there are slots: one shape for all."""
     windows = cut(data, np.arange(data.num_runs), np.zeros(data.num_runs, np.int64), data.num_steps)
     return pad_rows(windows, data.num_runs * data.num_slots)
@@ -43,11 +43,11 @@ def noise_for(windows, seed=0, dimension=2, scale=1.0):
 
 @eqx.filter_jit
 def one_step(policy, private, public, reports, noise):
-    public, query = ask(policy, public)
+    public, query = make_query(policy, public)
     private = private._replace(account=open_accounts(policy, private.account, reports.arrived))
     private, contributions, _ = contribute(policy, private, reports, query)
-    public, (mean, std) = estimate(policy, public, query.weight, release(contributions, reports.stream, noise))
-    return private, public, (mean, std, query.weight, contributions)
+    public, (mean, std) = estimate(policy, public, query.fusion_weight, release(contributions, reports.stream, noise))
+    return private, public, (mean, std, query.fusion_weight, contributions)
 
 
 def stream(policy, data, noise):
@@ -72,12 +72,12 @@ class TestBatchEqualsStreaming:
     @pytest.mark.parametrize("case", SOME_CASES)
     def test_a_rollout_is_the_step_repeated(self, designs, case):
         policy, data = designs[case].policy, busy_data(num_steps=HORIZON)
-        windows = windows_of(data)
+        windows = origins(data)
         result = run_windows(policy, windows, noise := noise_for(windows))
         mean, std, weight, contributions = stream(policy, data, noise)
         np.testing.assert_allclose(result.mean, mean, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(result.std, std, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(result.weight, weight, rtol=1e-4)
+        np.testing.assert_allclose(result.fusion_weight, weight, rtol=1e-4)
         run, slot = np.nonzero(data.present.any(axis=1))
         dense, packed = contributions[:, run * data.num_slots + slot], np.asarray(result.contributions)
         np.testing.assert_allclose(packed[:, : len(run)], dense, rtol=1e-4, atol=1e-5)
@@ -89,15 +89,15 @@ class TestBatchEqualsStreaming:
     @pytest.mark.parametrize("case", [("total", "replace-one", "box"), ("total", "remove-one", "ball")])
     def test_a_window_is_the_same_alone_and_among_others(self, designs, case):
         policy, data = designs[case].policy, busy_data(num_steps=HORIZON)
-        noise = noise_for(windows_of(data))
-        together = run_windows(policy, windows_of(data), noise)
-        alone = run_windows(policy, windows_of(data.runs([1])), noise[:, 1:2])
+        noise = noise_for(origins(data))
+        together = run_windows(policy, origins(data), noise)
+        alone = run_windows(policy, origins(data.runs([1])), noise[:, 1:2])
         np.testing.assert_allclose(together.mean[:, 1:2], alone.mean, rtol=1e-4, atol=1e-5)
 
     def test_several_states_and_one_channel(self):
         design = make_design(num_states=3, num_channels=1, dimension=4, spread=0.3)
         data = busy_data(num_states=3, num_channels=1, num_steps=HORIZON)
-        windows = windows_of(data)
+        windows = origins(data)
         result = run_windows(design.policy, windows, noise_for(windows, dimension=4))
         assert result.mean.shape == result.std.shape == (HORIZON, data.num_runs, 3)
         assert np.isfinite(result.mean).all() and (np.asarray(result.std) > 0).all()
@@ -121,24 +121,24 @@ class TestSpending:
     def test_no_weights_and_no_releases_make_a_policy_overspend(self, designs, case, size, seed, loudness):
         design = designs[case]
         policy = with_networks(design.policy, lambda leaf, rng: size * rng.normal(size=leaf.shape), seed)
-        windows = windows_of(busy_data(num_steps=HORIZON, seed=seed))
+        windows = origins(busy_data(num_steps=HORIZON, seed=seed))
         result = jax.device_get(run_windows(policy, windows, noise_for(windows, seed, scale=loudness)))
-        assert np.isfinite(result.weight).all() and (result.weight >= 0).all()
+        assert np.isfinite(result.fusion_weight).all() and (result.fusion_weight >= 0).all()
         assert np.isfinite(result.contributions).all()
         budget = squared_steps(design.guarantee)
         if case[0] == "individual":
             spent = spent_by_sensor(design, windows, result)
         else:
-            whole = to_grid(result.weight[..., None])[..., 0]
+            whole = to_grid(result.fusion_weight[..., None])[..., 0]
             spent = [design.structure.charge_factor * sum(int(entry) ** 2 for entry in column) for column in whole.T]
         assert max(spent) <= budget
         assert case[0] == "individual" or min(spent) > 0.99 * budget
 
     @pytest.mark.parametrize("case", SOME_CASES[:2])
     def test_a_constant_design_spends_the_same_at_every_step(self, case):
-        design = make_design(*case, policy="constant")
-        windows = windows_of(busy_data(num_steps=HORIZON))
-        weight = run_windows(design.policy, windows, noise_for(windows)).weight
+        design = make_design(*case, spending="constant")
+        windows = origins(busy_data(num_steps=HORIZON))
+        weight = run_windows(design.policy, windows, noise_for(windows)).fusion_weight
         loss = design.guarantee.order * design.structure.charge_factor * np.asarray(weight) ** 2 / 2
         np.testing.assert_allclose(loss, design.guarantee.budget / HORIZON, rtol=1e-3)
         assert loss.sum(0).max() <= design.guarantee.budget
@@ -146,31 +146,31 @@ class TestSpending:
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     @pytest.mark.parametrize("policy", ["schedule", "adaptive"])
     def test_an_untrained_design_spends_like_the_constant_one(self, accounting, policy):
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         noise = noise_for(windows, scale=10)
         constant, fresh = (
-            run_windows(make_design(accounting, policy=kind).policy, windows, noise).weight
+            run_windows(make_design(accounting, spending=kind).policy, windows, noise).fusion_weight
             for kind in ("constant", policy)
         )
         np.testing.assert_allclose(fresh, constant, rtol=1e-4)
 
     def test_a_schedule_spends_by_step_whatever_was_released(self):
-        design = make_design(policy="schedule", spread=1.0)
-        windows = windows_of(busy_data(num_steps=HORIZON))
-        first, second = (run_windows(design.policy, windows, noise_for(windows, s)).weight for s in (0, 1))
+        design = make_design(spending="schedule", spread=1.0)
+        windows = origins(busy_data(num_steps=HORIZON))
+        first, second = (run_windows(design.policy, windows, noise_for(windows, s)).fusion_weight for s in (0, 1))
         assert (np.asarray(first) == np.asarray(second)).all()
         assert np.ptp(first, axis=0).min() > 0.01
 
     def test_an_adaptive_design_reads_what_was_released(self, designs):
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         policy = designs["total", "remove-one", "ball"].policy
-        first, second = (run_windows(policy, windows, noise_for(windows, s)).weight for s in (0, 1))
+        first, second = (run_windows(policy, windows, noise_for(windows, s)).fusion_weight for s in (0, 1))
         assert (np.asarray(first)[0] == np.asarray(second)[0]).all()
         assert (np.asarray(first)[1:] != np.asarray(second)[1:]).all()
 
     def test_an_individual_account_opens_full_and_a_part_of_it_is_spent(self):
         design = make_design("individual", expected_stay=1.0, horizon=HORIZON)
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         windows = windows._replace(account_share=np.full_like(windows.account_share, 0.25))
         result = jax.device_get(run_windows(design.policy, windows, noise_for(windows)))
         stay = np.cumsum(windows.arrived, axis=0)
@@ -180,12 +180,12 @@ class TestSpending:
         assert np.where(stay == 1, costs, 0.0).sum(0).max() > 0.25 * float(design.guarantee.squared_radius)
 
     def test_the_floor_has_no_noise_and_no_bound(self):
-        floor = make_design(features="unbounded", policy="constant", spread=3.0).policy
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        floor = make_design(features="unbounded", spending="constant", spread=3.0).policy
+        windows = origins(busy_data(num_steps=HORIZON))
         noise = draw_noise(floor.structure, windows, jax.random.key(0))
         assert (np.asarray(noise) == 0).all()
         result = run_windows(floor, windows, noise)
-        assert (np.asarray(result.weight) == 1).all()
+        assert (np.asarray(result.fusion_weight) == 1).all()
         assert np.isfinite(result.mean).all()
         assert np.abs(result.contributions).max() > 2
 
@@ -198,10 +198,10 @@ def public_part(policy, data, releases, account_share):
     private = private._replace(account=private.account * account_share)
     seen = []
     for k, released in enumerate(releases):
-        public, query = ask(policy, public)
+        public, query = make_query(policy, public)
         reports = Reports(measurements[k], present[k], arrived[k], jnp.zeros(present.shape[1], int))
         private, _, _ = contribute(policy, private, reports, query)
-        public, estimated = estimate(policy, public, query.weight, released[None])
+        public, estimated = estimate(policy, public, query.fusion_weight, released[None])
         seen.append((query, estimated, public))
     return seen
 
@@ -213,8 +213,8 @@ class TestGuidance:
     @pytest.mark.parametrize("kind", ["gru", "guided"])
     def test_features_follow_what_was_released(self, accounting, kind):
         # With a weight that is the same whatever was released, contributions differ by what f says alone.
-        design = make_design(accounting, spread=0.5, policy="schedule", recurrent_filter=kind, expected_stay=100.0)
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        design = make_design(accounting, spread=0.5, spending="schedule", recurrent_filter=kind, expected_stay=100.0)
+        windows = origins(busy_data(num_steps=HORIZON))
         one, other = (
             np.asarray(run_windows(design.policy, windows, noise_for(windows, seed)).contributions) for seed in (0, 1)
         )
@@ -224,7 +224,7 @@ class TestGuidance:
         assert kind == "guided" or (one == other).all()
 
     def test_begins_without(self):
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         noise = noise_for(windows)
         guided, own = (
             run_windows(make_design(recurrent_filter=kind).policy, windows, noise) for kind in ("guided", "gru")
@@ -289,7 +289,7 @@ class TestGradients:
     def test_stay_finite_when_budgets_run_dry(self, designs, case, departure):
         """Everything is spent at once, or nothing until the end; accounts are empty, full or all but empty."""
         policy = departing(designs[case].policy, departure)
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         share = np.resize(np.float32([0.0, 1.0, 1e-30, 1e-3]), windows.account_share.shape)
         windows = windows._replace(account_share=share)
         loss, grads = slopes(policy, windows, noise_for(windows))
@@ -306,7 +306,7 @@ class TestGradients:
         head = policy.networks.recurrent_filter.head
         quiet = eqx.tree_at(lambda h: (h.weight, h.bias), head, (0 * head.weight, raw + 0 * head.bias))
         policy = eqx.tree_at(lambda p: p.networks.recurrent_filter.head, policy, quiet)
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         share = np.resize(np.float32([0.0, 1.0, 1e-30, 1e-20, 1e-9, 1e-3]), windows.account_share.shape)
         _, grads = slopes(policy, windows._replace(account_share=share), noise_for(windows))
         assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(grads))
@@ -338,6 +338,6 @@ class TestTracing:
 
     @pytest.mark.parametrize("case", SOME_CASES)
     def test_the_step_mixes_no_types_and_no_ranks(self, designs, case):
-        windows = windows_of(busy_data(num_steps=HORIZON))
+        windows = origins(busy_data(num_steps=HORIZON))
         with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
             eqx.filter_eval_shape(rollout, designs[case].policy, windows, noise_for(windows))

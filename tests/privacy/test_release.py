@@ -59,7 +59,7 @@ def rows_of(mechanism, accounts, weight, ids, values):
         return rows.sum(0)[None]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "add_up", keep_rows)
+        patch.setattr(release, "sum_by_window", keep_rows)
         mechanism.charge(accounts, weight, ids, values)
     return seen[0]
 
@@ -194,7 +194,7 @@ class TestCharge:
         charged = mechanism.charge(mechanism.open_accounts(), 0.123, np.arange(4), values)
         whole = weight_to_grid(0.123)
         expected = [[math.trunc(whole * float(x)) for x in row] for row in values]
-        assert charged.weight == whole
+        assert charged.fusion_weight == whole
         assert charged.debits.tolist() == [2 * whole**2]
         assert charged.exact_sum.tolist() == np.sum(expected, 0).tolist()
 
@@ -202,11 +202,11 @@ class TestCharge:
         mechanism = mechanism_for("ball", "replace-one", budget=1e-6)
         accounts = mechanism.open_accounts()
         charged = mechanism.charge(accounts, 1.0, [1], [[1.0, 0.0]])
-        assert charged.weight == math.isqrt(mechanism.budget // 4)
-        assert charged.budget_left == accounts.left == mechanism.budget - 4 * charged.weight**2
+        assert charged.fusion_weight == math.isqrt(mechanism.budget // 4)
+        assert charged.budget_left == accounts.left == mechanism.budget - 4 * charged.fusion_weight**2
         for _ in range(20):
             charged = mechanism.charge(accounts, 1.0, [1], [[1.0, 0.0]])
-        assert (charged.weight, charged.exact_sum.tolist()) == (0, [0, 0])
+        assert (charged.fusion_weight, charged.exact_sum.tolist()) == (0, [0, 0])
         assert 0 <= accounts.left < 4
         assert mechanism.draw(charged).value.shape == (2,)
 
@@ -221,7 +221,7 @@ class TestCharge:
             0,
         ]  # 6 has a forbidden sign, 7 cannot afford it
         assert charged.exact_sum.tolist() == [quarter, 2 * quarter]
-        assert (charged.weight, charged.budget_left) == (weight_to_grid(0.7), None)
+        assert (charged.fusion_weight, charged.budget_left) == (weight_to_grid(0.7), None)
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     @pytest.mark.parametrize("values", [[], np.zeros((0, 2))])
@@ -235,7 +235,7 @@ class TestCharge:
         accounts = mechanism.open_accounts()
         values = np.full((5000, 2), 1 - 2**-31)
         charged = mechanism.charge(accounts, 1000.0, np.arange(5000), values)
-        assert charged.exact_sum.tolist() == [5000 * math.trunc(charged.weight * (1 - 2**-31))] * 2
+        assert charged.exact_sum.tolist() == [5000 * math.trunc(charged.fusion_weight * (1 - 2**-31))] * 2
 
     @pytest.mark.parametrize(
         ("ids", "values", "message"),
@@ -278,7 +278,7 @@ class TestCharge:
     def test_nothing_private_is_shown(self):
         mechanism = mechanism_for(accounting="individual")
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
-        assert repr(charged) == f"Charged(weight={GRID // 2}, budget_left=None)"
+        assert repr(charged) == f"Charged(fusion_weight={GRID // 2}, budget_left=None)"
 
 
 class TestDraw:
@@ -286,7 +286,7 @@ class TestDraw:
         mechanism = mechanism_for()
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
         drawn = mechanism.draw(charged)
-        assert (drawn.weight, drawn.budget_left) == (
+        assert (drawn.fusion_weight, drawn.budget_left) == (
             GRID // 2,
             squared_steps(mechanism.guarantee) - (GRID // 2) ** 2,
         )
@@ -298,7 +298,7 @@ class TestDraw:
         many = [mechanism.charge(mechanism.open_accounts(), 0.1 * n, [1], [[0.5, 0.0]]) for n in range(1, 6)]
         sums = [charged.exact_sum for charged in many]
         drawn = mechanism.draw_many(many)
-        assert [one.weight for one in drawn] == [charged.weight for charged in many]
+        assert [one.fusion_weight for one in drawn] == [charged.fusion_weight for charged in many]
         assert [one.budget_left for one in drawn] == [charged.budget_left for charged in many]
         noise = [tuple((one.value - exact_sum).tolist()) for one, exact_sum in zip(drawn, sums, strict=True)]
         assert len(set(noise)) == 5 and all(abs(entry) < 8 * GRID for pair in noise for entry in pair)
@@ -321,7 +321,7 @@ class TestDraw:
         ]:
             with pytest.raises(error, match=message):
                 mechanism.draw_many([good, *bad])
-        assert mechanism.draw(good).weight == GRID // 2
+        assert mechanism.draw(good).fusion_weight == GRID // 2
         with pytest.raises(RuntimeError, match="drawn already"):
             mechanism.draw(good)
 
@@ -333,14 +333,14 @@ class TestDraw:
             return [mechanism.charge(accounts, weight, [1], [[0.25, 0.5]]) for weight in (0.5, 0.25)]
 
         drawn = mechanism.draw_many(steps := charge_both())
-        noise = [one.value - np.array([0.25, 0.5]) * one.weight for one in drawn]
+        noise = [one.value - np.array([0.25, 0.5]) * one.fusion_weight for one in drawn]
         assert len(set(np.concatenate(noise).tolist())) == 4
         with pytest.raises(RuntimeError, match="drawn already"):
             mechanism.draw_many(steps)
         monkeypatch.setattr(noise_module, "make_noise", lambda dimension: lambda values: values)
         drawn = mechanism.draw_many(charge_both())
         assert [one.value.tolist() for one in drawn] == [[GRID // 8, GRID // 4], [GRID // 16, GRID // 8]]
-        assert [one.weight for one in drawn] == [GRID // 2, GRID // 4]
+        assert [one.fusion_weight for one in drawn] == [GRID // 2, GRID // 4]
         assert drawn[0].budget_left > drawn[1].budget_left
 
     def test_sums_of_another_length_are_not_drawn(self, monkeypatch):

@@ -70,7 +70,7 @@ class TestMetrics:
                 assert found["dpfuse_step", stream] == 3
                 assert found["dpfuse_releases_total", stream] == 2
                 assert found["dpfuse_skipped_steps_total", stream] == 1
-                assert found["dpfuse_fusion_weight", stream] == one.row.weight / GRID
+                assert found["dpfuse_fusion_weight", stream] == one.row.fusion_weight / GRID
                 assert found["dpfuse_loss", stream] == as_loss(2.0, one.row.cost)
                 assert found["dpfuse_budget_left", stream] == as_loss(2.0, one.row.budget_left)
                 assert found["dpfuse_estimate", ("coordinate", "1"), stream] == one.mean[0]
@@ -104,7 +104,7 @@ class TestMetrics:
 def fixed_draws(mechanism, many, noise):
     """In the place of noise: releases that are the same whatever was summed up."""
     rng = np.random.default_rng(len(many))
-    return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.weight, one.budget_left) for one in many]
+    return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.fusion_weight, one.budget_left) for one in many]
 
 
 def what_is_seen(folder, design, sensors, **options):
@@ -119,7 +119,7 @@ def what_is_seen(folder, design, sensors, **options):
                 seen += [client.get(f"{address}/{path}").content for path in ("metrics", "healthz")]
         with following(address, path="feed") as lines:
             seen.append(json.dumps(events(lines, 5)).encode())
-        rows = [(one.row.step, one.row.release, one.row.weight) for one in live.hub.recent("main")]
+        rows = [(one.row.step, one.row.release, one.row.fusion_weight) for one in live.hub.recent("main")]
     return seen, rows
 
 

@@ -46,7 +46,7 @@ class TestFeed:
                 status, *points = events(lines, 4)
         assert status == {"state": "running", "first_step": 1, "step": 3, "design": live.design.fingerprint}
         for point, one in zip(points, published, strict=True):
-            assert set(point) == {"step", "mean", "std", "release", "weight", "loss", "budget_left"}
+            assert set(point) == {"step", "mean", "std", "release", "fusion_weight", "loss", "budget_left"}
             assert point["step"] == one.row.step
             assert point["mean"] == pytest.approx(one.mean, rel=1e-5)
             assert point["std"] == pytest.approx(one.std, rel=1e-5)
@@ -62,7 +62,7 @@ class TestFeed:
             with following(address, path="feed") as lines:
                 _, point = events(lines, 2)
         assert "budget_left" not in point
-        assert point["loss"] == pytest.approx(2.0 * longest * (one.row.weight / GRID) ** 2 / 2, rel=1e-5)
+        assert point["loss"] == pytest.approx(2.0 * longest * (one.row.fusion_weight / GRID) ** 2 / 2, rel=1e-5)
 
     def test_whoever_comes_back_goes_on_where_they_were(self, tmp_path):
         with rig(tmp_path) as live, serving(live.app) as address:

@@ -45,7 +45,7 @@ def releases_of(design, num_steps=NUM_STEPS, skipped=(), seed=0):
         released = step.release(charged)
         carry, (mean, std) = step.estimate(carry, released)
         left, cost = released.budget_left, None if released.budget_left is None else 7
-        row = Row.after(last, "main", number, to_bytes(released), int(released.weight), cost, left)
+        row = Row.after(last, "main", number, to_bytes(released), int(released.fusion_weight), cost, left)
         last = row.hash
         messages.append(json.loads(release_message(row)))
         estimates.append((np.asarray(mean)[0], np.asarray(std)[0]))
@@ -86,7 +86,7 @@ def arrays_in(path):
 
 
 class TestFile:
-    @pytest.mark.parametrize("options", [{}, {"accounting": "individual", "horizon": None}, {"policy": "constant"}])
+    @pytest.mark.parametrize("options", [{}, {"accounting": "individual", "horizon": None}, {"spending": "constant"}])
     def test_nothing_of_f_and_g_is_in_it(self, tmp_path, options):
         design = make_design(spread=0.3, **options)
         design.export_estimator(tmp_path / "a")
@@ -119,7 +119,7 @@ class TestFile:
 
     def test_the_floor_has_none(self, tmp_path):
         with pytest.raises(ValueError, match="must have a guarantee to be released"):
-            make_design(features="unbounded", policy="constant").export_estimator(tmp_path / "a")
+            make_design(features="unbounded", spending="constant").export_estimator(tmp_path / "a")
 
     @pytest.mark.parametrize(
         ("change", "message"),

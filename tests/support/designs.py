@@ -32,7 +32,7 @@ BRIEF = dpfuse.Optimisation(
 )
 
 
-def promise(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:
+def make_guarantee(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:
     return Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting)
 
 
@@ -40,7 +40,7 @@ def make_design(
     accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, order=2.0, spread=0.0, seed=0, **options
 ) -> Design:
     """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
-    guarantee = None if features == "unbounded" else promise(accounting, adjacency, budget, order)
+    guarantee = None if features == "unbounded" else make_guarantee(accounting, adjacency, budget, order)
     structure = make_structure(accounting, adjacency, features, **options)
     constants = Constants(
         jnp.float32(guarantee.squared_radius if guarantee else np.inf),
@@ -71,7 +71,7 @@ def make_structure(accounting="total", adjacency="remove-one", features="ball", 
         "num_channels": 2,
         "features": features,
         "dimension": 2,
-        "policy": "adaptive",
+        "spending": "adaptive",
         "accounting": accounting,
         "horizon": 6,
         "expected_stay": 3.0,

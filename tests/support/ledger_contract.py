@@ -80,7 +80,7 @@ class LedgerContract:
         release = row.to_release()
         assert release.value.dtype == np.int64 and release.value.shape == (2,)
         assert row.to_dict()["release"] == release.value.tolist()
-        assert (row.step, row.weight, ledger.last_step("north")) == (1, 10485, 1)
+        assert (row.step, row.fusion_weight, ledger.last_step("north")) == (1, 10485, 1)
 
     def test_the_same_step_again_gives_the_stored_bytes_and_is_not_charged(self, ledger, place, design):
         [first] = ledger.commit([entry(ledger, 1)])

@@ -181,7 +181,7 @@ def check_told(site: Site, subscriber: Subscriber) -> None:
     for step, release in subscriber.told.items():
         row = rows[step]
         told = release["release"], release["fusion_weight"], release["hash"], release["stream"]
-        assert told == (row["release"], row["weight"], row["hash"], row["stream"])
+        assert told == (row["release"], row["fusion_weight"], row["hash"], row["stream"])
     assert sorted(subscriber.told) == [step for step in rows if step <= max(subscriber.told)]
 
 

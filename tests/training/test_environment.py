@@ -183,7 +183,7 @@ class TestSameAsAlgorithm1:
         observed, rewards, weights = play(envs, [even(k) for k in range(HORIZON)])
         episodes = envs._game._episodes
         result = jax.jit(close_loop)(without_g(design.policy), episodes.crowd, episodes.noise)
-        np.testing.assert_allclose(weights, result.weight, rtol=1e-5)
+        np.testing.assert_allclose(weights, result.fusion_weight, rtol=1e-5)
         np.testing.assert_allclose(observed[:-1], result.observed, rtol=1e-4, atol=1e-5)
         errors = np.mean(((result.mean - episodes.state) / design.policy.constants.state_std) ** 2, axis=-1)
         np.testing.assert_allclose(-rewards, errors, rtol=1e-4, atol=1e-5)
@@ -195,7 +195,7 @@ class TestSameAsAlgorithm1:
         _, _, weights = play(envs, [np.full((NUM_ENVS, 1), 0.7, np.float32)] * HORIZON)
         episodes = envs._game._episodes
         result = jax.jit(close_loop)(departing(without_g(design.policy), 0.7), episodes.crowd, episodes.noise)
-        np.testing.assert_allclose(weights, result.weight, rtol=1e-5)
+        np.testing.assert_allclose(weights, result.fusion_weight, rtol=1e-5)
         assert weights.std() > 0.01
 
     @pytest.mark.parametrize("kind", ["gru", "guided"])
@@ -220,7 +220,7 @@ class TestRefusals:
         ("options", "message"),
         [
             ({"design": make_design("individual")}, "design must have a guarantee with total accounting"),
-            ({"design": make_design(policy="constant")}, "and a policy that is not constant"),
+            ({"design": make_design(spending="constant")}, "and a policy that is not constant"),
             ({"design": make_design(features="unbounded")}, "design must have a guarantee"),
             (
                 {"recording": busy_data(num_channels=1)},

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpfuse
-from dpfuse.policy.rollout import add_up, close_loop, cut, draw_noise, listen, rollout
+from dpfuse.policy.rollout import close_loop, cut, draw_noise, encode_sensors, rollout, sum_by_window
 from dpfuse.policy.step import Policy, usable_budget
 from dpfuse.training import alternating, pathwise, ppo
 from dpfuse.training.settings import PPO
-from support.designs import BRIEF, SMALL, busy_data, make_design, promise
+from support.designs import BRIEF, SMALL, busy_data, make_design, make_guarantee
 
 # Two rounds, so that each half of Algorithm 2 follows the other at least once.
 SHORT = PPO(num_rounds=2, num_iterations=2, num_episodes=32, num_epochs=2)
@@ -36,7 +36,7 @@ class TestLoop:
         """Sums are taken before the loop: they must be the sums of what each sensor adds."""
         design, windows, noise = play_everything(recurrent_filter="gru")
         whole = rollout(design.policy, windows, noise)
-        summed = close_loop(design.policy, add_up(listen(design.policy, windows), 4), noise)
+        summed = close_loop(design.policy, sum_by_window(encode_sensors(design.policy, windows), 4), noise)
         by_window = np.zeros(noise.shape)
         for row, window in enumerate(windows.window):
             by_window[:, window] += whole.contributions[:, row]
@@ -48,20 +48,24 @@ class TestLoop:
     def test_no_exploration_spends_more_than_there_is(self, size, seed):
         design, windows, noise = play_everything(seed=seed % 3)
         exploration = size * jax.random.normal(jax.random.key(seed), noise.shape[:2])
-        result = close_loop(design.policy, listen(design.policy, windows), noise, exploration)
-        spent = design.structure.charge_factor * np.square(np.asarray(result.weight, np.float64)).sum(0)
+        result = close_loop(design.policy, encode_sensors(design.policy, windows), noise, exploration)
+        spent = design.structure.charge_factor * np.square(np.asarray(result.fusion_weight, np.float64)).sum(0)
         assert np.isfinite(spent).all()
         assert (spent <= float(usable_budget(design.policy)) * (1 + 1e-5)).all()
 
     def test_the_largest_exploration_spends_all_at_once(self):
         design, windows, noise = play_everything()
-        result = close_loop(design.policy, listen(design.policy, windows), noise, jnp.full(noise.shape[:2], 1e6))
-        first = design.structure.charge_factor * np.square(np.asarray(result.weight[0], np.float64))
+        result = close_loop(
+            design.policy, encode_sensors(design.policy, windows), noise, jnp.full(noise.shape[:2], 1e6)
+        )
+        first = design.structure.charge_factor * np.square(np.asarray(result.fusion_weight[0], np.float64))
         np.testing.assert_allclose(first, float(usable_budget(design.policy)), rtol=1e-3)
 
     def test_no_exploration_overdraws_an_account(self):
         design, windows, noise = play_everything("individual")
-        result = close_loop(design.policy, listen(design.policy, windows), noise, jnp.full(noise.shape[:2], 9.0))
+        result = close_loop(
+            design.policy, encode_sensors(design.policy, windows), noise, jnp.full(noise.shape[:2], 9.0)
+        )
         costs = np.square(np.asarray(result.contributions, np.float64)).sum(-1) * design.structure.charge_factor
         stay = np.cumsum(windows.arrived, axis=0)
         for row in range(costs.shape[1]):
@@ -72,7 +76,7 @@ class TestLoop:
         """The means of the actions are recomputed from what was observed; they must be those that were played."""
         design, windows, noise = play_everything()
         exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
-        played = close_loop(design.policy, listen(design.policy, windows), noise, exploration)
+        played = close_loop(design.policy, encode_sensors(design.policy, windows), noise, exploration)
         said = ppo.departures(design.policy.networks.fusion_weight, played.observed)
         odds = np.exp(np.clip(said + exploration, -12, 12))
         left = float(usable_budget(design.policy))
@@ -80,7 +84,9 @@ class TestLoop:
         for k in range(len(odds)):
             share = odds[k] / (odds[k] + len(odds) - k - 1)
             cost = share * budget_left
-            np.testing.assert_allclose(played.weight[k], np.sqrt(cost / design.structure.charge_factor), rtol=2e-3)
+            np.testing.assert_allclose(
+                played.fusion_weight[k], np.sqrt(cost / design.structure.charge_factor), rtol=2e-3
+            )
             budget_left = budget_left - cost
 
 
@@ -139,7 +145,7 @@ class TestSurrogate:
 
     def experience(self, **options):
         design, windows, _ = play_everything()
-        pool = ppo.Pool(listen(design.policy, windows), jnp.asarray(windows.state))
+        pool = ppo.Pool(encode_sensors(design.policy, windows), jnp.asarray(windows.state))
         agent = ppo.make_agent(design.structure, design.policy.networks.fusion_weight, PPO(), jax.random.key(3))
         agent = eqx.tree_at(lambda a: a.log_spread, agent, jnp.log(0.3))
         return agent, ppo.play(design.policy, agent, pool, PPO(**options), jax.random.key(4))
@@ -149,7 +155,7 @@ def train(walks, optimisation=BRIEF, ppo=SHORT, guarantee=None, **options):
     return dpfuse.train(
         walks[0],
         walks[1],
-        guarantee or promise(),
+        guarantee or make_guarantee(),
         method="ppo",
         architecture=SMALL,
         optimisation=optimisation,
@@ -178,7 +184,7 @@ def test_with_g_held_the_joint_loss_moves_f_and_estimator_alone():
 class TestAlgorithm2:
     def test_it_gives_the_same_kind_of_design(self, walks):
         design = train(walks)
-        assert design.structure.policy == "adaptive" and design.training["method"] == "ppo"
+        assert design.structure.spending == "adaptive" and design.training["method"] == "ppo"
         assert design.training["ppo"]["num_rounds"] == SHORT.num_rounds
         report = dpfuse.evaluate(design, walks[2])
         assert report.within_budget
@@ -204,11 +210,11 @@ class TestAlgorithm2:
 
     @pytest.mark.slow
     def test_accounts_of_ones_own(self, walks):
-        design = train(walks, guarantee=promise("individual"), optimisation=replace(BRIEF, num_updates=8))
+        design = train(walks, guarantee=make_guarantee("individual"), optimisation=replace(BRIEF, num_updates=8))
         assert dpfuse.evaluate(design, walks[2]).within_budget
 
     @pytest.mark.parametrize(
-        "options", [{"policy": "constant"}, {"stationary": True, "guarantee": promise("individual")}]
+        "options", [{"spending": "constant"}, {"stationary": True, "guarantee": make_guarantee("individual")}]
     )
     def test_what_has_nothing_to_spend_by_is_refused(self, walks, options):
         with pytest.raises(ValueError, match="method='ppo' must have a budget, a horizon and a policy"):
@@ -238,11 +244,11 @@ class TestAlgorithm2:
         architecture = replace(SMALL, recurrent_filter="gru")
         errors = {}
         for name, options in {
-            "classical": {"policy": "constant"},
+            "classical": {"spending": "constant"},
             "pathwise": {},
             "ppo": {"method": "ppo", "ppo": PPO(num_rounds=15)},
         }.items():
-            guarantee = promise(budget=0.2)
+            guarantee = make_guarantee(budget=0.2)
             design = dpfuse.train(
                 training, validation, guarantee, architecture=architecture, optimisation=optimisation, **options
             )

@@ -23,7 +23,7 @@ def traffic(num_runs: int, seed: int, duration_s: float) -> dpfuse.Trajectories:
     return freeway.simulate(num_runs=num_runs, duration_s=duration_s, seed=seed).sample_sensors(0.3, seed)
 
 
-def promise(accounting: str) -> dpfuse.Guarantee:
+def make_guarantee(accounting: str) -> dpfuse.Guarantee:
     return dpfuse.Guarantee(order=2.0, budget=BUDGET, adjacency="remove-one", accounting=accounting)
 
 
@@ -32,7 +32,7 @@ def test_ten_minutes_never_exceed_a_sensors_budget():
     design = dpfuse.train(
         short,
         short,
-        promise("individual"),
+        make_guarantee("individual"),
         stationary=True,
         optimisation=dpfuse.Optimisation(num_updates=2, batch_size=4, window=100, validation_windows=2),
     )
@@ -51,12 +51,12 @@ def test_ten_minutes_are_flat_and_at_most_half_of_the_classical_error():
     reports = {}
     for name, accounting, options, window in [
         ("stationary", "individual", {"stationary": True}, 300),
-        ("classical", "total", {"policy": "constant", "horizon": STEPS}, 600),
+        ("classical", "total", {"spending": "constant", "horizon": STEPS}, 600),
     ]:
         design = dpfuse.train(
             training,
             validation,
-            promise(accounting),
+            make_guarantee(accounting),
             optimisation=dpfuse.Optimisation(num_updates=600, batch_size=16, window=window, validation_windows=32),
             **options,
         )

@@ -17,14 +17,18 @@ from dpfuse.training import pathwise
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
 from dpfuse.training.train import usual_filter
-from support.designs import BRIEF, SMALL, busy_data, make_structure, promise, random_walks
+from support.designs import BRIEF, SMALL, busy_data, make_guarantee, make_structure, random_walks
 
 ONE_UPDATE = replace(BRIEF, num_updates=1)
 
 
 def train(walks, guarantee=None, optimisation=BRIEF, **options):
     """On the walks, quickly."""
-    options = {"guarantee": guarantee or promise(), "architecture": SMALL, "optimisation": optimisation} | options
+    options = {
+        "guarantee": guarantee or make_guarantee(),
+        "architecture": SMALL,
+        "optimisation": optimisation,
+    } | options
     return dpfuse.train(walks[0], walks[1], **options)
 
 
@@ -49,7 +53,7 @@ def looks(monkeypatch):
 class TestLearning:
     def test_a_random_walk(self, trained, walks):
         assert trained.training["validation_mse"] < 0.4 * prior_error(walks[1])
-        assert trained.structure.policy == "adaptive" and trained.structure.features == "ball"
+        assert trained.structure.spending == "adaptive" and trained.structure.features == "ball"
 
     def test_sensors_who_hear_what_is_known_say_what_is_not(self, trained, walks):
         """Guidance is worth a third of the error at least (measured: 45%)."""
@@ -67,7 +71,7 @@ class TestLearning:
             hidden_markov.simulate(system, num_runs=n, num_steps=8, seed=s) for n, s in [(256, 0), (64, 1)]
         )
         design = dpfuse.train(
-            data, validation, promise("individual", "replace-one", 5.0), architecture=SMALL, optimisation=BRIEF
+            data, validation, make_guarantee("individual", "replace-one", 5.0), architecture=SMALL, optimisation=BRIEF
         )
         assert design.training["validation_mse"] < 0.4 * prior_error(validation)
         assert (design.structure.features, design.structure.charge_factor) == ("box", 2)
@@ -89,8 +93,8 @@ class TestLearning:
         design = dpfuse.train(
             data,
             validation,
-            promise("individual", budget=5.0),
-            policy="schedule",
+            make_guarantee("individual", budget=5.0),
+            spending="schedule",
             architecture=architecture,
             optimisation=BRIEF,
         )
@@ -102,11 +106,11 @@ class TestWhoIsGuided:
     @pytest.mark.parametrize(
         ("guarantee", "policy", "method", "expected"),
         [
-            (promise(), "adaptive", "pathwise", "guided"),
-            (promise("individual"), "adaptive", "pathwise", "guided"),
-            (promise(), "adaptive", "ppo", "gru"),
-            (promise(), "schedule", "pathwise", "gru"),
-            (promise(), "constant", "pathwise", "gru"),
+            (make_guarantee(), "adaptive", "pathwise", "guided"),
+            (make_guarantee("individual"), "adaptive", "pathwise", "guided"),
+            (make_guarantee(), "adaptive", "ppo", "gru"),
+            (make_guarantee(), "schedule", "pathwise", "gru"),
+            (make_guarantee(), "constant", "pathwise", "gru"),
             (None, "constant", "pathwise", "guided"),
         ],
     )
@@ -136,7 +140,7 @@ class TestSeeds:
         assert other.training["seed"] == 1
 
     def test_budgets_and_seeds_at_once_are_the_same_as_one_by_one(self, trained, walks):
-        guarantees = [promise(), promise(budget=0.5)]
+        guarantees = [make_guarantee(), make_guarantee(budget=0.5)]
         many = dpfuse.train_many(walks[0], walks[1], guarantees, seeds=[0, 1], architecture=SMALL, optimisation=BRIEF)
         assert [(d.guarantee.budget, d.training["seed"]) for d in many] == [(1.5, 0), (1.5, 1), (0.5, 0), (0.5, 1)]
         assert len({design.fingerprint for design in many}) == 4
@@ -199,7 +203,7 @@ class TestExploration:
         optimisation = dpfuse.Optimisation(num_updates=10, exploration=0.5)
         at = [pathwise.exploration_at(optimisation, make_structure(), number) for number in (5, 10)]
         assert at == [0.25, 0.0]
-        assert pathwise.exploration_at(optimisation, make_structure(policy="constant"), 5) == 0.0
+        assert pathwise.exploration_at(optimisation, make_structure(spending="constant"), 5) == 0.0
 
     def test_makes_another_design(self, trained, walks):
         brief = replace(BRIEF, exploration=1.0)
@@ -257,7 +261,7 @@ class TestRefusals:
                 "window must be the horizon, 8, or shorter where no clock is read, got 4",
             ),
             (
-                {"policy": "constant", "optimisation": replace(BRIEF, window=9)},
+                {"spending": "constant", "optimisation": replace(BRIEF, window=9)},
                 "window must be the horizon, 8, or shorter",
             ),
             ({"architecture": dpfuse.Architecture(features="cube")}, "features must be one of"),
@@ -275,11 +279,11 @@ class TestRefusals:
     )
     def test_say_what_is_wrong(self, walks, options, message):
         with pytest.raises((TypeError, ValueError), match=message):
-            dpfuse.train(walks[0], walks[1], promise(), **{"optimisation": BRIEF, **options})
+            dpfuse.train(walks[0], walks[1], make_guarantee(), **{"optimisation": BRIEF, **options})
 
     def test_a_schedule_needs_a_clock(self, walks):
         with pytest.raises(ValueError, match="a schedule needs a clock"):
-            train(walks, promise("individual"), policy="schedule", stationary=True)
+            train(walks, make_guarantee("individual"), spending="schedule", stationary=True)
 
     def test_runs_of_different_length_need_a_horizon(self, walks):
         with pytest.raises(ValueError, match="horizon must be given .* got 8 and 4 steps"):
@@ -298,10 +302,10 @@ class TestRefusals:
         ("guarantees", "seeds", "message"),
         [
             ([], [0], "guarantees and seeds must each have at least one entry"),
-            ([promise()], [], "guarantees and seeds must each have at least one entry"),
-            ([promise(), promise("individual")], [0], "must share adjacency and accounting"),
-            ([promise(), promise(adjacency="replace-one")], [0], "must share adjacency and accounting"),
-            ([promise(), None], [0], "must share adjacency and accounting"),
+            ([make_guarantee()], [], "guarantees and seeds must each have at least one entry"),
+            ([make_guarantee(), make_guarantee("individual")], [0], "must share adjacency and accounting"),
+            ([make_guarantee(), make_guarantee(adjacency="replace-one")], [0], "must share adjacency and accounting"),
+            ([make_guarantee(), None], [0], "must share adjacency and accounting"),
         ],
     )
     def test_what_is_trained_at_once_is_of_one_kind(self, walks, guarantees, seeds, message):

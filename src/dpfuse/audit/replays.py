@@ -62,7 +62,7 @@ def replay(step: ExactStep, feed: Feed, releases: list[Release] | None = None) -
     for k in range(len(feed.ids)):
         carry, charged = step.contribute(carry, feed.ids[k], feed.measurements[k], feed.present[k])
         assert charged.exact_sum is not None  # nothing was drawn yet
-        public.append((charged.weight, charged.budget_left))
+        public.append((charged.fusion_weight, charged.budget_left))
         sums.append(charged.exact_sum)
         debits.append(charged.debits.tolist())
         made.append(step.release(charged) if releases is None else releases[k])
@@ -152,7 +152,7 @@ def _make_drill(step: ExactStep, name: str, one: Feed, other: Feed) -> Drill:
 
 def _peeks(drills: list[Drill]) -> Iterator[str]:
     for drill in drills:
-        if [(release.weight, release.budget_left) for release in drill.run.releases] != drill.run.public:
+        if [(release.fusion_weight, release.budget_left) for release in drill.run.releases] != drill.run.public:
             yield f"something else is released than was charged (canary {drill.name})"
         for where, other in {"next door": drill.other, "in other rows": drill.moved}.items():
             for k, (one, two) in enumerate(zip(drill.run.public, other.public, strict=True)):

@@ -97,7 +97,7 @@ def _run_chunk(
         charged = [world.contribute(k) for world in streams]
         pairs = list(zip(*charged, strict=True))
         sums.append([[_sum_of(one) for one in pair] for pair in pairs])
-        weights.append([[one.weight for one in pair] for pair in pairs])
+        weights.append([[one.fusion_weight for one in pair] for pair in pairs])
         left.append([[one.budget_left or 0 for one in pair] for pair in pairs])
         released = step.release_many([pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)])
         values.append([release.value for release in released])
@@ -142,7 +142,7 @@ class _Streams:
         hidden, proposed = self._private_part(self._query, hidden, blocks)
         step.remember(self._carry, np.zeros_like(sensors), sensors, places, np.asarray(hidden).swapaxes(0, 1))
         self._carry = self._carry._replace(num_steps=k + 1)
-        weights, values = np.asarray(self._query.weight)[:, 0].tolist(), np.asarray(proposed)
+        weights, values = np.asarray(self._query.fusion_weight)[:, 0].tolist(), np.asarray(proposed)
         return [
             step.mechanism.charge(accounts, own_weight, sensors, own_values)
             for accounts, own_weight, own_values in zip(self._accounts, weights, values, strict=True)
@@ -150,5 +150,5 @@ class _Streams:
 
     def estimate(self, released: Sequence[Release]) -> None:
         """The public part, from what was published."""
-        blocks = np.array([[release.weight, *release.value.tolist()] for release in released]) / GRID
+        blocks = np.array([[release.fusion_weight, *release.value.tolist()] for release in released]) / GRID
         self._public, self._query, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))

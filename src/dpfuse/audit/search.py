@@ -30,11 +30,11 @@ from dpfuse.policy.step import (
     Private,
     Public,
     Reports,
-    ask,
     contribute,
     estimate,
     init_private,
     init_public,
+    make_query,
     release,
 )
 
@@ -154,10 +154,10 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
         public, private = carry
         values, noise_now = inputs
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
-        public, query = ask(policy, public)
+        public, query = make_query(policy, public)
         private, contributions, _ = contribute(policy, private, reports, query)
         into = jnp.where(is_heard, stream, num_paths)
-        public, _ = estimate(policy, public, query.weight, release(contributions, into, noise_now))
+        public, _ = estimate(policy, public, query.fusion_weight, release(contributions, into, noise_now))
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
         return (public, private), jnp.sum(move**2, axis=-1).mean()

@@ -288,7 +288,7 @@ class FusionCentre:
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
         places = [self._numbers[row.stream] for row in rows]
-        weights[places] = [row.weight for row in rows]
+        weights[places] = [row.fusion_weight for row in rows]
         values[places] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
         return weights, values
 

@@ -70,7 +70,7 @@ def train(
     accounting: Annotated[
         Accounting, typer.Option(help="One budget for the stream, or one for each sensor.")
     ] = Accounting.total,
-    policy: Annotated[
+    spending: Annotated[
         Spending, typer.Option(help="Spend evenly, by step, or by what was released so far.")
     ] = Spending.adaptive,
     method: Annotated[
@@ -115,7 +115,7 @@ def train(
         training,
         validation,
         guarantee,
-        policy=policy.value,
+        spending=spending.value,
         method=method.value,
         horizon=horizon,
         stationary=stationary,

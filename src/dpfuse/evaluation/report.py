@@ -16,7 +16,7 @@ from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy.design import Design
 from dpfuse.privacy.budget import as_loss, squared_steps
 from dpfuse.privacy.conversion import epsilons, gdp_epsilon
-from dpfuse.types import Guarantee, Trajectories, Window
+from dpfuse.types import Guarantee, Origin, Trajectories
 
 # The shortest stretch of time that counts as one piece of evidence: a stop-and-go wave lasts two to three minutes.
 _BLOCK_S = 180.0
@@ -39,7 +39,7 @@ class Report:
         within_budget: whether that is at most the budget, decided in integers.
         guarantee: what was promised.
         epsilon: the promise as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
-        window_errors: squared error of each window; `windows_of`: where each was cut from; `blocks`: which of them are
+        window_errors: squared error of each window; `origins`: where each was cut from; `blocks`: which of them are
             one piece of evidence.
 
     A report on private recordings is itself private: errors, coverage and individual spending depend on them.
@@ -60,7 +60,7 @@ class Report:
     delta: float = 1e-5
     window_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
     blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
-    windows_of: Sequence[Window] = field(default=(), repr=False)
+    origins: Sequence[Origin] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the single windows, as JSON takes it."""
@@ -173,7 +173,7 @@ def summarise(
         delta=delta,
         window_errors=errors.mean(1),
         blocks=blocks,
-        windows_of=windows.windows_of or (),
+        origins=windows.origins or (),
     )
 
 
@@ -189,7 +189,7 @@ def _widths(design: Design) -> tuple[int, int]:
 
 def compare(report: Report, reference: Report) -> Comparison:
     """The report's errors against the reference's, paired window by window."""
-    if tuple(report.windows_of) != tuple(reference.windows_of) or len(report.blocks) != len(reference.blocks):
+    if tuple(report.origins) != tuple(reference.origins) or len(report.blocks) != len(reference.blocks):
         raise ValueError("the two reports must come from the same windows; evaluate both on the same test data")
     pairs = np.stack([report.window_errors, reference.window_errors], axis=1)
     return Comparison(

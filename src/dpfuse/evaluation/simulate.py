@@ -12,7 +12,7 @@ from jaxtyping import PRNGKeyArray
 from numpy.typing import NDArray
 
 from dpfuse.policy.design import Design
-from dpfuse.policy.rollout import Rollout, Windows, cut, draw_noise, pad_rows, rollout
+from dpfuse.policy.rollout import PackedWindows, Rollout, cut, draw_noise, pad_rows, rollout
 from dpfuse.policy.step import Policy
 from dpfuse.types import Trajectories
 
@@ -24,7 +24,7 @@ class Batch(NamedTuple):
     """Some windows, their numbers, and what the design did in them."""
 
     numbers: NDArray[np.int64]
-    windows: Windows
+    windows: PackedWindows
     result: Rollout
 
 
@@ -44,14 +44,14 @@ def simulate_windows(design: Design, data: Trajectories, *, num_draws: int, seed
 
 
 @eqx.filter_jit
-def _run(policy: Policy, windows: Windows, key: PRNGKeyArray) -> Rollout:
+def _run(policy: Policy, windows: PackedWindows, key: PRNGKeyArray) -> Rollout:
     return rollout(policy, windows, draw_noise(policy.structure, windows, key))
 
 
-def _first_windows(windows: Windows, result: Rollout, count: int) -> tuple[Windows, Rollout]:
+def _first_windows(windows: PackedWindows, result: Rollout, count: int) -> tuple[PackedWindows, Rollout]:
     rows = windows.window < count
     return (
-        Windows(
+        PackedWindows(
             state=windows.state[:, :count],
             measurements=windows.measurements[:, rows],
             present=windows.present[:, rows],
@@ -62,7 +62,7 @@ def _first_windows(windows: Windows, result: Rollout, count: int) -> tuple[Windo
         Rollout(
             mean=result.mean[:, :count],
             std=result.std[:, :count],
-            weight=result.weight[:, :count],
+            fusion_weight=result.fusion_weight[:, :count],
             contributions=result.contributions[:, rows],
             observed=result.observed[:, :count],
         ),

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse.policy.design import Design
-from dpfuse.policy.rollout import Rollout, Windows
+from dpfuse.policy.rollout import PackedWindows, Rollout
 from dpfuse.privacy.budget import as_loss
 from dpfuse.privacy.release import to_grid
 
@@ -26,12 +26,12 @@ class Spending(NamedTuple):
     largest: int
 
 
-def exact_spending(design: Design, windows: Windows, result: Rollout) -> Spending:
+def exact_spending(design: Design, windows: PackedWindows, result: Rollout) -> Spending:
     """The debits of every step in integers, whatever the floating-point bookkeeping said."""
     assert design.guarantee is not None  # the floor promises nothing and spends nothing
     factor, order = design.structure.charge_factor, design.guarantee.order
     if design.guarantee.accounting == "total":
-        costs = factor * to_grid(np.asarray(result.weight)[..., None])[..., 0] ** 2
+        costs = factor * to_grid(np.asarray(result.fusion_weight)[..., None])[..., 0] ** 2
         return Spending(as_loss(order, costs).mean(1), int(costs.sum(0).max()))
     rows = to_grid(np.asarray(result.contributions))
     costs = factor * (rows * rows).sum(-1)

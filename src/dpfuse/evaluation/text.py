@@ -52,7 +52,7 @@ def _interval(bounds: tuple[float, float] | None) -> str:
     return "" if bounds is None else f"{bounds[0]:.4g} to {bounds[1]:.4g}"
 
 
-def promise(design: Design, epsilon: Mapping[str, float], delta: float) -> str:
+def state_guarantee(design: Design, epsilon: Mapping[str, float], delta: float) -> str:
     """What the releases of a design guarantee, in plain words; `docs/guarantee.md` has the whole of it."""
     guarantee = design.guarantee
     if guarantee is None:

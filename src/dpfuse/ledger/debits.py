@@ -77,7 +77,7 @@ def check_undrawn(entries: Iterable[Entry], terms: Terms) -> None:
 
 def left_after(entry: Entry, left: int, factor: int) -> int:
     """What a stream with its own account has left after the entry."""
-    cost = factor * int(entry.charged.weight) ** 2
+    cost = factor * int(entry.charged.fusion_weight) ** 2
     if entry.charged.debits.tolist() != [cost]:
         raise ValueError(f"charged must have been charged {cost} for its weight; take it from `Mechanism.charge`")
     if cost > left:

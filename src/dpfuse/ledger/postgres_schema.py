@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dpfuse.ledger.postgres_store import Address
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 # As in SQLite (see `store`), but for the order of the key: here rows of one stream are looked up by the index.
 # The version is read before anything else. {budget} is at most 2^61: no sum of two accounts can leave 63 bits.
 _SCHEMA = """
@@ -24,7 +24,7 @@ CREATE TABLE {schema}.releases (
     stream TEXT COLLATE "C" NOT NULL,
     step BIGINT NOT NULL CHECK (step >= 1),
     release BYTEA NOT NULL,
-    weight BIGINT NOT NULL CHECK (weight >= 0),
+    fusion_weight BIGINT NOT NULL CHECK (fusion_weight >= 0),
     cost BIGINT CHECK (cost >= 0),
     budget_left BIGINT CHECK (budget_left BETWEEN 0 AND {budget}),
     hash BYTEA NOT NULL,

@@ -217,7 +217,7 @@ def _follow(audit: Audit, row: Row, path: object) -> None:
     cost, left = None, None
     if terms.is_total:
         assert story.budget_left is not None  # total accounting, see `_at_start`
-        cost = terms.mechanism.factor * row.weight**2
+        cost = terms.mechanism.factor * row.fusion_weight**2
         left = story.budget_left - cost
     is_due = len(row.release) == 8 * terms.dimension and row.step <= (terms.horizon or row.step)
     if not is_due or (row.cost, row.budget_left) != (cost, left) or (left is not None and left < 0):

@@ -17,7 +17,7 @@ from dpfuse.ledger.terms import Terms
 if TYPE_CHECKING:
     from apsw import Connection
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
 
@@ -32,7 +32,7 @@ CREATE TABLE releases (
     stream TEXT NOT NULL,
     step INTEGER NOT NULL CHECK (step >= 1),
     release BLOB NOT NULL,
-    weight INTEGER NOT NULL CHECK (weight >= 0),
+    fusion_weight INTEGER NOT NULL CHECK (fusion_weight >= 0),
     cost INTEGER CHECK (cost >= 0),
     budget_left INTEGER CHECK (budget_left BETWEEN 0 AND {budget}),
     hash BLOB NOT NULL,

@@ -319,7 +319,7 @@ class Ledger:
         for entry, release in zip(entries, releases, strict=True):
             story, remaining = self._audit.streams[entry.stream], left[entry.stream]
             cost = None if story.budget_left is None or remaining is None else story.budget_left - remaining
-            content = (entry.stream, int(entry.step), to_bytes(release), int(release.weight), cost, remaining)
+            content = (entry.stream, int(entry.step), to_bytes(release), int(release.fusion_weight), cost, remaining)
             rows.append(Row.after(story.last_hash, *content))
         return rows
 

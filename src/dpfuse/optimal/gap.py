@@ -79,7 +79,7 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
         noise = rng.standard_normal(counts.shape)
         windows = cut(runs, np.arange(_BATCH), np.zeros(_BATCH, np.int64), problem.horizon)
         result = _run(design.policy, windows, noise.T[..., None].astype(np.float32))
-        weight = np.asarray(result.weight, np.float64).T
+        weight = np.asarray(result.fusion_weight, np.float64).T
         belief = _posteriors(solution, weight, weight * counts + noise)
         variance.append((belief * (1 - belief)).sum(1))
         distance.append(((np.asarray(result.mean, np.float64)[..., 0].T - belief) ** 2).sum(1))

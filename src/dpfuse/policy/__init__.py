@@ -2,7 +2,7 @@
 
 from dpfuse.policy.design import Design, load
 from dpfuse.policy.exact import ExactStep
-from dpfuse.policy.rollout import Rollout, Windows, rollout
+from dpfuse.policy.rollout import PackedWindows, Rollout, rollout
 from dpfuse.policy.step import Constants, Estimate, Networks, Policy, Private, Public, Reports, make_policy
 from dpfuse.policy.structure import Structure
 
@@ -18,7 +18,7 @@ __all__ = [
     "Reports",
     "Rollout",
     "Structure",
-    "Windows",
+    "PackedWindows",
     "load",
     "make_policy",
     "rollout",

@@ -20,7 +20,7 @@ from dpfuse.policy.structure import Structure
 from dpfuse.privacy.loss import charge_factor
 from dpfuse.types import Guarantee
 
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, eq=False)

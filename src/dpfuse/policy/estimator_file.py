@@ -18,7 +18,7 @@ from dpfuse.policy.networks import AffineFilter, Estimator, FusionWeight
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 
-_VERSION = 1
+_VERSION = 2
 # Settings of f and g, which E has no use for.
 _NOT_OF_E: dict[str, Any] = {
     "num_channels": 1,
@@ -69,7 +69,7 @@ def import_estimator(path: str | os.PathLike[str]) -> Policy:
         raise FileRefused(f"{path} is not an estimator that this version can read: {error}") from error
     if fingerprint_of(structure, alone) != metadata.get("fingerprint"):
         raise FileRefused(f"{path} was changed after it was written; its fingerprint does not match")
-    nothing = FusionWeight(replace(structure, policy="constant"), key=jax.random.key(0))
+    nothing = FusionWeight(replace(structure, spending="constant"), key=jax.random.key(0))
     constants = Constants(alone.squared_radius, jnp.zeros(1), jnp.ones(1), alone.state_mean, alone.state_std)
     return Policy(Networks(AffineFilter(), nothing, alone.estimator), constants, structure)
 

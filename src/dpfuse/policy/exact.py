@@ -27,10 +27,10 @@ from dpfuse.policy.step import (
     Public,
     Query,
     Reports,
-    ask,
     contribute,
     estimate,
     init_public,
+    make_query,
 )
 from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, Charged, Mechanism, Release
@@ -176,7 +176,7 @@ class ExactStep:
         """Pay for the step of every stream, and remember."""
         self._check_not_over(carry)
         stream, sensors, places, hidden, values = proposed
-        weights = np.asarray(carry.query.weight).tolist()
+        weights = np.asarray(carry.query.fusion_weight).tolist()
         charged = self.mechanism.charge_many(carry.accounts, weights, stream, sensors, values)
         self.remember(carry, stream, sensors, places, hidden)
         return carry._replace(num_steps=carry.num_steps + 1), charged
@@ -242,7 +242,7 @@ class ExactStep:
 
     def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
         """The public part: the estimate from what was released, bit for bit."""
-        return self.estimate_many(carry, np.array([released.weight]), released.value[None])
+        return self.estimate_many(carry, np.array([released.fusion_weight]), released.value[None])
 
     def estimate_many(
         self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]
@@ -339,7 +339,7 @@ def _join(parts: Sequence[jax.Array]) -> NDArray[np.float32]:
 
 def _first_query(policy: Policy, num_streams: int) -> tuple[Public, Query]:
     """Streams from which nothing was released, and what is asked then."""
-    return ask(policy, init_public(policy, num_streams))
+    return make_query(policy, init_public(policy, num_streams))
 
 
 def _private_part(policy: Policy, query: Query, hidden: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -357,5 +357,5 @@ def _private_part(policy: Policy, query: Query, hidden: jax.Array, block: jax.Ar
 def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Query, Estimate]:
     """The estimate from weight and release, side by side in one block, and what is asked in the next step."""
     public, result = estimate(policy, public, block[:, 0], block[:, 1:])
-    public, query = ask(policy, public)
+    public, query = make_query(policy, public)
     return public, query, result

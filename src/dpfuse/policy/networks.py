@@ -69,14 +69,14 @@ class RecurrentFilter(eqx.Module):
         """Memory and features of each row after one more step; a row without input keeps its memory and has 0."""
         before = jnp.where(arrived[None], 0.0, hidden.T)  # in columns, see `dpfuse.policy.gru`
         after = jnp.where(present[None], self.gru.advance(before, inputs.T), before)
-        return after.T, self.read(self._heard(after, present), present, readout, stream)
+        return after.T, self.read(self._encode(after, present), present, readout, stream)
 
     def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "K rows n"]:
         """What `read` needs of every step, from fresh memory: the features, or the memory where these are guided."""
         memory = over_time(self.gru, jnp.swapaxes(inputs, 1, 2), present, jnp.asarray(arrived))
-        return self._heard(memory, present)
+        return self._encode(memory, present)
 
-    def _heard(
+    def _encode(
         self, memory: Float[Array, "*steps h rows"], present: Bool[Array, "*steps rows"]
     ) -> Float[Array, "*steps rows n"]:
         if self.guide is not None:
@@ -85,13 +85,13 @@ class RecurrentFilter(eqx.Module):
         return self._features(raw + jnp.broadcast_to(_bias(self.head), raw.shape), present)
 
     def read(
-        self, heard: Float[Array, "rows n"], present: AnyArray, readout: Readout | None, stream: AnyArray
+        self, encoded: Float[Array, "rows n"], present: AnyArray, readout: Readout | None, stream: AnyArray
     ) -> Float[Array, "rows d"]:
         """The features of each row in one step."""
         if readout is None:
-            return heard
+            return encoded
         own = readout.at[stream].get(mode="fill", fill_value=0.0)
-        return self._features(jnp.einsum("rdh,rh->rd", own[..., :-1], heard) + own[..., -1], present)
+        return self._features(jnp.einsum("rdh,rh->rd", own[..., :-1], encoded) + own[..., -1], present)
 
     def _features(self, raw: Float[Array, "*steps rows d"], present: AnyArray) -> Float[Array, "*steps rows d"]:
         return jnp.where(present[..., None], into_set(self.features, raw), 0.0)
@@ -113,8 +113,8 @@ class AffineFilter(eqx.Module):
     def over_time(self, inputs: Array, present: Array, arrived: AnyArray) -> Float[Array, "*rows d"]:
         return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
 
-    def read(self, heard: Array, present: AnyArray, readout: Readout | None, stream: AnyArray) -> Array:
-        return heard
+    def read(self, encoded: Array, present: AnyArray, readout: Readout | None, stream: AnyArray) -> Array:
+        return encoded
 
 
 def into_set(features: AnyFeatures, raw: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:
@@ -143,9 +143,9 @@ class FusionWeight(eqx.Module):
 
     def __init__(self, structure: Structure, *, key: PRNGKeyArray):
         self.by_step = self.gru = self.head = None
-        if structure.policy != "constant" and structure.horizon is not None:
+        if structure.spending != "constant" and structure.horizon is not None:
             self.by_step = jnp.zeros(structure.horizon)
-        if structure.policy == "adaptive":
+        if structure.spending == "adaptive":
             gru_key, head_key = jax.random.split(key)
             # It reads the last release, its reliability, the last estimate with its spread, clock and budget left.
             num_inputs = structure.dimension + 1 + 2 * structure.num_states + 2

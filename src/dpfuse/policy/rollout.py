@@ -15,10 +15,10 @@ from dpfuse.policy.step import (
     Policy,
     Public,
     Reports,
-    ask,
     estimate,
     init_private,
     init_public,
+    make_query,
     observe,
     open_accounts,
     release,
@@ -29,7 +29,7 @@ from dpfuse.policy.structure import Structure
 from dpfuse.types import Trajectories
 
 
-class Windows(NamedTuple):
+class PackedWindows(NamedTuple):
     """Windows of recordings: time first, sensors of all windows as rows one after the other.
 
     Attributes:
@@ -47,16 +47,16 @@ class Windows(NamedTuple):
     account_share: Float[AnyArray, " rows"]
 
 
-class Crowd(NamedTuple):
+class SensorFeatures(NamedTuple):
     """What the sensors have to say, whatever is released.
 
     Attributes:
-        heard: the features of each row's own history; for a guided f its memory of that history, of which each step of
-            the loop makes features.
-        present, arrived, window, account_share: as in `Windows`; a report that is not finite is not present.
+        encoded: the features of each row's own history; for a guided f its memory of that history, from which each
+            step of the loop makes features.
+        present, arrived, window, account_share: as in `PackedWindows`; a report that is not finite is not present.
     """
 
-    heard: Float[Array, "K rows n"]
+    encoded: Float[Array, "K rows n"]
     present: Bool[AnyArray, "K rows"]
     arrived: Bool[AnyArray, "K rows"]
     window: Int[AnyArray, " rows"]
@@ -68,21 +68,21 @@ class Rollout(NamedTuple):
 
     Attributes:
         mean, std: the estimate, shape (K, windows, n_x).
-        weight: the fusion weight, shape (K, windows).
+        fusion_weight: the fusion weight, shape (K, windows).
         contributions: what each sensor added, shape (K, rows, d): private.
         observed: what g read, shape (K, windows, inputs).
     """
 
     mean: Float[Array, "K windows n_x"]
     std: Float[Array, "K windows n_x"]
-    weight: Float[Array, "K windows"]
+    fusion_weight: Float[Array, "K windows"]
     contributions: Float[Array, "K rows d"]
     observed: Float[Array, "K windows inputs"]
 
 
 def rollout(
     policy: Policy,
-    windows: Windows,
+    windows: PackedWindows,
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Rollout:
@@ -93,47 +93,47 @@ def rollout(
     with one budget for all, and an f that is not guided, the features are added up before the loop:
     g f_1 + g f_2 = g (f_1 + f_2).
     """
-    return close_loop(policy, listen(policy, windows), noise, exploration)
+    return close_loop(policy, encode_sensors(policy, windows), noise, exploration)
 
 
-def listen(policy: Policy, windows: Windows) -> Crowd:
+def encode_sensors(policy: Policy, windows: PackedWindows) -> SensorFeatures:
     """The pass of the recurrent filter over time."""
     stream = jnp.broadcast_to(windows.window, windows.present.shape)
     inputs, present = to_inputs(policy, Reports(windows.measurements, windows.present, windows.arrived, stream))
-    heard = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
-    return Crowd(heard, present, windows.arrived, windows.window, windows.account_share)
+    encoded = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
+    return SensorFeatures(encoded, present, windows.arrived, windows.window, windows.account_share)
 
 
-def add_up(crowd: Crowd, num_windows: int) -> Crowd:
+def sum_by_window(crowd: SensorFeatures, num_windows: int) -> SensorFeatures:
     """One row for each window, with the sum of its features: all that a loop needs where `Structure.is_summed`."""
-    steps, _, dimension = crowd.heard.shape
-    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.heard, mode="drop")
+    steps, _, dimension = crowd.encoded.shape
+    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.encoded, mode="drop")
     always = jnp.ones((steps, num_windows), bool)
-    return Crowd(total, always, ~always, jnp.arange(num_windows), jnp.ones(num_windows))
+    return SensorFeatures(total, always, ~always, jnp.arange(num_windows), jnp.ones(num_windows))
 
 
 def close_loop(
     policy: Policy,
-    crowd: Crowd,
+    crowd: SensorFeatures,
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Rollout:
     """The loop through the releases; `exploration` as in `choose_weight`."""
     is_summed = policy.structure.is_summed
-    rows = add_up(crowd, noise.shape[1]) if is_summed else crowd
+    rows = sum_by_window(crowd, noise.shape[1]) if is_summed else crowd
 
     def loop_step(
         carry: tuple[Public, Array], now: tuple[Array, AnyArray, AnyArray, Array, Array]
     ) -> tuple[tuple[Public, Array], tuple[Array, Array, Array, Array, Array]]:
         public, account = carry
-        heard, present, arrived, noise_now, explored = now
+        encoded, present, arrived, noise_now, explored = now
         observed = observe(policy, public)
-        public, (weight, readout) = ask(policy, public, explored)
+        public, (weight, readout) = make_query(policy, public, explored)
         if is_summed:
-            contributions = weight[:, None] * heard
+            contributions = weight[:, None] * encoded
             released = noise_now + contributions
         else:
-            features = policy.networks.recurrent_filter.read(heard, present, readout, rows.window)
+            features = policy.networks.recurrent_filter.read(encoded, present, readout, rows.window)
             account = open_accounts(policy, account, arrived)
             account, contributions = scale_contributions(policy, account, features, rows.window, weight)
             released = release(contributions, rows.window, noise_now)
@@ -145,21 +145,21 @@ def close_loop(
         account = account * rows.account_share
     steps = jnp.zeros(noise.shape[:2]) if exploration is None else exploration
     start = init_public(policy, noise.shape[1]), account
-    _, result = jax.lax.scan(loop_step, start, (rows.heard, rows.present, rows.arrived, noise, steps))
+    _, result = jax.lax.scan(loop_step, start, (rows.encoded, rows.present, rows.arrived, noise, steps))
     mean, std, weight, contributions, observed = result
     if is_summed:
         own_weight = weight.at[:, crowd.window].get(mode="fill", fill_value=0.0)
-        contributions = own_weight[..., None] * crowd.heard
+        contributions = own_weight[..., None] * crowd.encoded
     return Rollout(mean, std, weight, contributions, observed)
 
 
-def draw_noise(structure: Structure, windows: Windows, key: PRNGKeyArray) -> Float[Array, "K windows d"]:
+def draw_noise(structure: Structure, windows: PackedWindows, key: PRNGKeyArray) -> Float[Array, "K windows d"]:
     """Noise for simulation; none where nothing is promised."""
     shape = (*windows.state.shape[:2], structure.dimension)
     return jax.random.normal(key, shape) if structure.is_private else jnp.zeros(shape)
 
 
-def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], num_steps: int) -> Windows:
+def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], num_steps: int) -> PackedWindows:
     """The windows of `num_steps` that begin at step `start[i]` of run `run[i]`, slots where nobody is left out."""
     steps = start[:, None] + np.arange(num_steps)
     window, slot = np.nonzero(data.present[run[:, None], steps].any(axis=1))
@@ -167,7 +167,7 @@ def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], nu
     sensors = data.sensors[at]
     arrived = np.zeros(sensors.shape, bool)
     arrived[1:] = sensors[1:] != sensors[:-1]
-    return Windows(
+    return PackedWindows(
         state=np.ascontiguousarray(data.state[run[:, None], steps].swapaxes(0, 1)),
         measurements=data.measurements[at],
         present=data.present[at],
@@ -177,7 +177,7 @@ def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], nu
     )
 
 
-def pad_rows(windows: Windows, num_rows: int) -> Windows:
+def pad_rows(windows: PackedWindows, num_rows: int) -> PackedWindows:
     """The same windows with rows of nobody up to `num_rows`, so that what was compiled for that shape serves again."""
     padding = num_rows - len(windows.window)
     return windows._replace(

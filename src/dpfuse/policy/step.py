@@ -107,11 +107,11 @@ class Query(NamedTuple):
     """What the sensors are asked in one step: a function of past releases, and public.
 
     Attributes:
-        weight: g_k, of each stream.
+        fusion_weight: g_k, of each stream.
         readout: what a guided f makes of a sensor's memory; None for one that is not guided.
     """
 
-    weight: Float[Array, " streams"]
+    fusion_weight: Float[Array, " streams"]
     readout: Readout | None
 
 
@@ -166,7 +166,9 @@ def observe(policy: Policy, public: Public) -> Float[Array, "streams inputs"]:
     return jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
 
 
-def ask(policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0) -> tuple[Public, Query]:
+def make_query(
+    policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0
+) -> tuple[Public, Query]:
     """The next step's query: how loud, by g, and about what, by f's guidance; `exploration` as in `choose_weight`."""
     public, weight = choose_weight(policy, public, exploration)
     return public, Query(weight, policy.networks.recurrent_filter.readout(public.estimator_hidden))
@@ -199,7 +201,7 @@ def share_of_rest(policy: Policy, public: Public, departure: Float[Array, " stre
     structure = policy.structure
     assert structure.horizon is not None  # total accounting has an end
     steps_left = jnp.maximum(structure.horizon - public.step_index, 1).astype(jnp.float32)
-    if structure.policy == "constant":
+    if structure.spending == "constant":
         return jnp.broadcast_to(1.0 / steps_left, departure.shape)
     odds = _odds(departure)
     return odds / (odds + (steps_left - 1))
@@ -260,7 +262,7 @@ def contribute(
     hidden, features = policy.networks.recurrent_filter.step(
         private.hidden, inputs, present, reports.arrived, query.readout, reports.stream
     )
-    account, contributions = scale_contributions(policy, private.account, features, reports.stream, query.weight)
+    account, contributions = scale_contributions(policy, private.account, features, reports.stream, query.fusion_weight)
     return Private(hidden, account), contributions, features
 
 

@@ -24,7 +24,7 @@ class Structure:
         features: where one sensor's features live. `box`: [0, 1]^d, the paper's. `ball`: the signed unit ball.
             `orthant`: its non-negative part. `unbounded`: all of R^d, for the non-private floor only.
         dimension: d, coordinates of the features and of a release.
-        policy: how the budget is spent. `constant`: evenly. `schedule`: by step. `adaptive`: by what was released.
+        spending: how the budget is spent. `constant`: evenly. `schedule`: by step. `adaptive`: by what was released.
         accounting: as in the guarantee.
         charge_factor: c in the loss alpha c g^2 / 2 of a release with fusion weight g.
         horizon: number of releases, or None for a stationary design, which has no end and reads no clock.
@@ -39,7 +39,7 @@ class Structure:
     num_channels: int
     features: AnyFeatures
     dimension: int
-    policy: Spending
+    spending: Spending
     accounting: Accounting
     charge_factor: int
     horizon: int | None
@@ -57,12 +57,12 @@ class Structure:
         _check.is_positive("expected_stay", self.expected_stay)
         _check.is_positive("crowd", self.crowd)
         _check.is_one_of("features", self.features, (*FEATURE_SETS, "unbounded"))
-        _check.is_one_of("policy", self.policy, ("constant", "schedule", "adaptive"))
+        _check.is_one_of("spending", self.spending, ("constant", "schedule", "adaptive"))
         _check.is_one_of("recurrent_filter", self.recurrent_filter, ("gru", "guided", "affine"))
         if self.horizon is None and self.accounting != "individual":
             raise ValueError("a stationary design must have individual accounting: a total budget comes to an end")
-        if self.horizon is None and self.policy == "schedule":
-            raise ValueError("policy must be constant or adaptive in a stationary design: a schedule needs a clock")
+        if self.horizon is None and self.spending == "schedule":
+            raise ValueError("spending must be constant or adaptive in a stationary design: a schedule needs a clock")
         if self.recurrent_filter == "affine" and (self.features, self.dimension) != ("box", self.num_channels):
             raise ValueError(
                 f"recurrent_filter='affine' must have features='box' and dimension={self.num_channels} (one for "
@@ -86,7 +86,7 @@ class Structure:
     @property
     def has_clock(self) -> bool:
         """Whether networks read the step: a constant design has no use for it, a stationary one no end."""
-        return self.horizon is not None and self.policy != "constant"
+        return self.horizon is not None and self.spending != "constant"
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON takes them."""

@@ -56,7 +56,7 @@ class Charged:
     """A step that is paid for and has no noise yet, good for one draw. Private: it stays in the centre.
 
     Attributes:
-        weight: G_k, the weight in whole grid steps; public.
+        fusion_weight: G_k, the weight in whole grid steps; public.
         budget_left: what the stream may still spend, in squared grid steps; public, None in individual
             accounting.
         debits: what each row's sensor was charged, shape (m,), in individual accounting; in total accounting
@@ -64,7 +64,7 @@ class Charged:
         exact_sum: the sum of the rows in grid steps, shape (d,); None once it was drawn.
     """
 
-    weight: int
+    fusion_weight: int
     budget_left: int | None
     debits: Integers = field(repr=False)
     exact_sum: Integers | None = field(repr=False)
@@ -87,12 +87,12 @@ class Release:
 
     Attributes:
         value: Z_k in whole grid steps, shape (d,).
-        weight: G_k in whole grid steps.
+        fusion_weight: G_k in whole grid steps.
         budget_left: in squared grid steps; None in individual accounting, where it is private.
     """
 
     value: Integers
-    weight: int
+    fusion_weight: int
     budget_left: int | None
 
 
@@ -187,7 +187,7 @@ class Mechanism:
     ) -> list[Charged]:
         self._check_accounts(accounts)
         admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(values), self.features), stream)
-        sums = add_up(admitted.contributions, stream, len(wholes))
+        sums = sum_by_window(admitted.contributions, stream, len(wholes))
         debits = split_by_stream(admitted.costs, stream, len(wholes))
         return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
 
@@ -198,7 +198,7 @@ class Mechanism:
         wholes = [min(whole, own.largest_weight(self.factor)) for whole, own in zip(wholes, accounts, strict=True)]
         row_weight = np.array(wholes, np.int64)[stream]
         rows = within_set(to_grid(values, row_weight), self.features, row_weight)
-        sums = add_up(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
+        sums = sum_by_window(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
         costs = [self.factor * whole**2 for whole in wholes]
         for own, cost in zip(accounts, costs, strict=True):
             own.spend(cost)
@@ -228,7 +228,8 @@ class Mechanism:
         sums = [charged.take() for charged in many]
         values = add_noise(np.concatenate(sums), noise).reshape(len(sums), self.dimension)
         return [
-            Release(value, charged.weight, charged.budget_left) for value, charged in zip(values, many, strict=True)
+            Release(value, charged.fusion_weight, charged.budget_left)
+            for value, charged in zip(values, many, strict=True)
         ]
 
     def _check_accounts(self, *accounts: TotalFilter | IndividualFilter) -> None:
@@ -297,7 +298,7 @@ def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
     return rows if features == "ball" else clear_rows(rows, all_entries(rows >= 0))
 
 
-def add_up(rows: Integers, stream: Integers, num_streams: int) -> Integers:
+def sum_by_window(rows: Integers, stream: Integers, num_streams: int) -> Integers:
     """Each stream's sum over its sensors, shape (streams, d), exactly: entries of 31 bits leave room for 2^32 rows."""
     if num_streams == 1:
         return np.asarray(rows.sum(0, dtype=np.int64, keepdims=True))

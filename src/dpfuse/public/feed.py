@@ -130,7 +130,7 @@ class Feed:
             "mean": _short(mean),
             "std": _short(std),
             "release": _short(row.to_release().value / GRID),
-            "weight": _short([row.weight / GRID])[0],
+            "fusion_weight": _short([row.fusion_weight / GRID])[0],
             "loss": _short([self.loss(published)])[0],
         }
         if row.budget_left is not None:
@@ -155,7 +155,7 @@ class Feed:
         if row.cost is not None:
             return as_loss(self.guarantee.order, row.cost)
         longest = structure.dimension if structure.features == "box" else 1
-        most = renyi_loss(self.guarantee.order, structure.charge_factor * longest, row.weight / GRID)
+        most = renyi_loss(self.guarantee.order, structure.charge_factor * longest, row.fusion_weight / GRID)
         return min(most, self.guarantee.budget)
 
 

@@ -127,7 +127,7 @@ class Collector:
             latest = feed.latest(stream)
             if latest is None:
                 continue
-            weight.add_metric([stream], latest.row.weight / GRID)
+            weight.add_metric([stream], latest.row.fusion_weight / GRID)
             loss.add_metric([stream], feed.loss(latest))
             if latest.row.budget_left is not None:
                 left.add_metric([stream], as_loss(feed.guarantee.order, latest.row.budget_left))

@@ -23,7 +23,7 @@ class Row(NamedTuple):
     Attributes:
         stream, step: which one it is.
         release: Z_k, as 8 bytes a coordinate, little-endian, in grid steps.
-        weight: G_k in grid steps.
+        fusion_weight: G_k in grid steps.
         cost: what the stream was charged, in squared grid steps; None in individual accounting.
         budget_left: what the stream may still spend; None in individual accounting.
         hash: of this row and all before it in its stream.
@@ -32,7 +32,7 @@ class Row(NamedTuple):
     stream: str
     step: int
     release: bytes
-    weight: int
+    fusion_weight: int
     cost: int | None
     budget_left: int | None
     hash: bytes
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
     def to_release(self) -> Release:
         """The release, to estimate from."""
-        return Release(np.frombuffer(self.release, _ENTRY).astype(np.int64), self.weight, self.budget_left)
+        return Release(np.frombuffer(self.release, _ENTRY).astype(np.int64), self.fusion_weight, self.budget_left)
 
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON takes it: Z_k as whole numbers, the hash in hex."""
@@ -96,7 +96,7 @@ def release_message(row: Row) -> bytes:
 def release_width(stream: str, dimension: int, is_total: bool) -> int:
     """The bytes of every release of that stream: those of the longest that there could be."""
     budget = _HIGHEST if is_total else None
-    longest = {"stream": stream, "step": _HIGHEST, "release": [_LOWEST] * dimension, "weight": _HIGHEST}
+    longest = {"stream": stream, "step": _HIGHEST, "release": [_LOWEST] * dimension, "fusion_weight": _HIGHEST}
     return len(_release_json(longest | {"cost": budget, "budget_left": budget, "hash": "0" * 64}))
 
 
@@ -115,7 +115,7 @@ def _release_json(content: dict[str, Any]) -> bytes:
             "stream": content["stream"],
             "step": content["step"],
             "release": content["release"],
-            "fusion_weight": content["weight"],
+            "fusion_weight": content["fusion_weight"],
             "grid": GRID,
             "cost": content["cost"],
             "budget_left": content["budget_left"],

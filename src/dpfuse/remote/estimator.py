@@ -145,7 +145,7 @@ def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
 
 def _to_block(release: Release) -> NDArray[np.float32]:
     """Weight and release side by side, in standard deviations of the noise."""
-    return (np.array([[release.weight, *release.value.tolist()]]) / GRID).astype(np.float32)
+    return (np.array([[release.fusion_weight, *release.value.tolist()]]) / GRID).astype(np.float32)
 
 
 def _to_row(release: Mapping[str, Any], dimension: int, horizon: int | None) -> Row:

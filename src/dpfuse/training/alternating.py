@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
 
-from dpfuse.policy.rollout import Crowd, Windows, add_up, listen
+from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
@@ -76,32 +76,34 @@ def _fold(keys: PRNGKeyArray, *numbers: int) -> PRNGKeyArray:
     return keys
 
 
-def joint_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Array:
+def joint_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Array:
     """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
     fixed = jax.lax.stop_gradient(policy.networks.fusion_weight)
     networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fixed)
     return pathwise.explored_loss(Policy(networks, policy.constants, policy.structure), windows, randomness)
 
 
-def make_hear(structure: Structure, mesh: Mesh, num_designs: int) -> Callable[[Networks, Constants, Windows], Pool]:
+def make_hear(
+    structure: Structure, mesh: Mesh, num_designs: int
+) -> Callable[[Networks, Constants, PackedWindows], Pool]:
     """What the sensors in a batch of windows have to say, for each design; leaves lead with devices and designs."""
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-    def hear(networks: Networks, constants: Constants, windows: Windows) -> Pool:
-        crowd = listen(Policy(networks, constants, structure), windows)
+    def hear(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
+        crowd = encode_sensors(Policy(networks, constants, structure), windows)
         if structure.is_summed:
-            crowd = add_up(crowd, windows.state.shape[1])
+            crowd = sum_by_window(crowd, windows.state.shape[1])
         return Pool(crowd, jnp.asarray(windows.state))
 
-    def on_device(networks: Networks, constants: Constants, windows: Windows) -> Pool:
-        heard = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
-        return cast(Pool, jax.tree.map(lambda leaf: leaf[None], heard))
+    def on_device(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
+        encoded = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
+        return cast(Pool, jax.tree.map(lambda leaf: leaf[None], encoded))
 
     in_specs = everywhere, everywhere, batch
     return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=batch, check_vma=False))
 
 
-def collect(hear: Callable[[Windows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
+def collect(hear: Callable[[PackedWindows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
     """Episodes from fresh windows, at least so many."""
     parts = [hear(sampler.draw())]
     per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
@@ -144,8 +146,8 @@ def _join(parts: list[Pool]) -> Pool:
         jnp.where(part.crowd.window < count, part.crowd.window + offset, total)
         for part, count, offset in zip(parts, num_windows, offsets, strict=True)
     ]
-    crowd = Crowd(
-        heard=jnp.concatenate([part.crowd.heard for part in parts], axis=3),
+    crowd = SensorFeatures(
+        encoded=jnp.concatenate([part.crowd.encoded for part in parts], axis=3),
         present=jnp.concatenate([part.crowd.present for part in parts], axis=3),
         arrived=jnp.concatenate([part.crowd.arrived for part in parts], axis=3),
         window=jnp.concatenate(window, axis=2),

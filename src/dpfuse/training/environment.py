@@ -26,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from dpfuse import _check
 from dpfuse.policy.design import Design
 from dpfuse.policy.networks import AnyArray
-from dpfuse.policy.rollout import Crowd, Windows, add_up, listen
+from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
 from dpfuse.policy.step import (
     LARGEST_DEPARTURE,
     Policy,
@@ -50,7 +50,7 @@ ActionKind = Literal["share", "departure"]
 class Episodes(NamedTuple):
     """What episodes side by side will meet, whatever is done: sensors, release noise and true states."""
 
-    crowd: Crowd
+    crowd: SensorFeatures
     noise: Float[Array, "K envs d"]
     state: Float[Array, "K envs n_x"]
 
@@ -81,7 +81,7 @@ def advance(
     weight = weight_for(policy, public, share)
     crowd, recurrent_filter = episodes.crowd, policy.networks.recurrent_filter
     readout = recurrent_filter.readout(public.estimator_hidden)
-    features = recurrent_filter.read(crowd.heard[now], crowd.present[now], readout, crowd.window)
+    features = recurrent_filter.read(crowd.encoded[now], crowd.present[now], readout, crowd.window)
     _, contributions = scale_contributions(policy, jnp.asarray(crowd.account_share), features, crowd.window, weight)
     released = release(contributions, crowd.window, episodes.noise[now])
     public, (mean, _) = estimate(policy, public, weight, released)
@@ -221,9 +221,9 @@ class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
 
 @jax.jit
-def _hear(policy: Policy, windows: Windows) -> Crowd:
-    crowd = listen(policy, windows)
-    return add_up(crowd, windows.state.shape[1]) if policy.structure.is_summed else crowd
+def _hear(policy: Policy, windows: PackedWindows) -> SensorFeatures:
+    crowd = encode_sensors(policy, windows)
+    return sum_by_window(crowd, windows.state.shape[1]) if policy.structure.is_summed else crowd
 
 
 @partial(jax.jit, static_argnums=1)
@@ -239,7 +239,7 @@ def _info(outcome: Outcome) -> dict[str, Any]:
 def _check_design(design: Design, recording: Trajectories) -> int:
     """The horizon, if the design and the recording make a spending problem."""
     structure = design.structure
-    if not structure.is_private or structure.accounting != "total" or structure.policy == "constant":
+    if not structure.is_private or structure.accounting != "total" or structure.spending == "constant":
         raise ValueError(
             "design must have a guarantee with total accounting and a policy that is not constant: individual accounts "
             "leave no budget that an action could be a share of, and a constant design reads no clock"

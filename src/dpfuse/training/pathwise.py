@@ -18,7 +18,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from dpfuse.policy.rollout import Windows, draw_noise, rollout
+from dpfuse.policy.rollout import PackedWindows, draw_noise, rollout
 from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training.early_stopping import Best, Fitted, Watch
@@ -30,12 +30,12 @@ _GRADIENT_NORM = 1.0
 # Through hundreds of steps a gradient can overflow once in a while; so many in a row are more than bad luck.
 _MOST_OVERFLOWS = 10
 
-Update = Callable[[Networks, optax.OptState, Constants, Windows, Any], tuple[Networks, optax.OptState, Array]]
+Update = Callable[[Networks, optax.OptState, Constants, PackedWindows, Any], tuple[Networks, optax.OptState, Array]]
 
 
 def standard_errors(
     policy: Policy,
-    windows: Windows,
+    windows: PackedWindows,
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> tuple[Array, Array]:
@@ -47,7 +47,7 @@ def standard_errors(
 
 def loss(
     policy: Policy,
-    windows: Windows,
+    windows: PackedWindows,
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Float[Array, ""]:
@@ -57,7 +57,7 @@ def loss(
     return jnp.mean(squared) + jnp.mean(likelihood)
 
 
-def explored_loss(policy: Policy, windows: Windows, randomness: tuple[Array, Array]) -> Float[Array, ""]:
+def explored_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Float[Array, ""]:
     """The loss, with noise and exploration handed over as one."""
     return loss(policy, windows, *randomness)
 
@@ -76,7 +76,7 @@ class Job(NamedTuple):
     constants: Constants
     structure: Structure
     sampler: Sampler
-    validation: Windows
+    validation: PackedWindows
     optimisation: Optimisation
     keys: PRNGKeyArray
     watch: Watch
@@ -135,7 +135,7 @@ def make_update(
     optimiser: optax.GradientTransformation,
     structure: Structure,
     mesh: Mesh,
-    objective: Callable[[Policy, Windows, Any], Array],
+    objective: Callable[[Policy, PackedWindows, Any], Array],
 ) -> Update:
     """One gradient step of all designs, the batch shared out over the devices of the mesh.
 
@@ -145,10 +145,14 @@ def make_update(
     """
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-    def gradients(networks: Networks, constants: Constants, windows: Windows, noise: Any) -> tuple[Array, Networks]:
+    def gradients(
+        networks: Networks, constants: Constants, windows: PackedWindows, noise: Any
+    ) -> tuple[Array, Networks]:
         return jax.value_and_grad(lambda n: objective(Policy(n, constants, structure), windows, noise))(networks)
 
-    def on_device(networks: Networks, constants: Constants, windows: Windows, noise: Any) -> tuple[Array, Networks]:
+    def on_device(
+        networks: Networks, constants: Constants, windows: PackedWindows, noise: Any
+    ) -> tuple[Array, Networks]:
         windows, noise = jax.tree.map(lambda leaf: leaf[0], (windows, noise))
         num_designs = len(constants.squared_radius)
         result = over_designs(gradients, (0, 0, None, 0), num_designs)(networks, constants, windows, noise)
@@ -159,7 +163,7 @@ def make_update(
     )
 
     def update(
-        networks: Networks, train_state: optax.OptState, constants: Constants, windows: Windows, noise: Any
+        networks: Networks, train_state: optax.OptState, constants: Constants, windows: PackedWindows, noise: Any
     ) -> tuple[Networks, optax.OptState, Array]:
         value, grads = shared_out(networks, constants, windows, noise)
         updates, train_state = jax.vmap(optimiser.update)(grads, train_state)
@@ -171,8 +175,8 @@ def make_update(
 def by_chance(update: Update, structure: Structure) -> Update:
     """The update, given a key and a spread for each design instead of noise and exploration."""
 
-    def draw(key: PRNGKeyArray, spread: Array, windows: Windows) -> tuple[Array, Array]:
-        def on_device(windows: Windows, key: PRNGKeyArray) -> tuple[Array, Array]:
+    def draw(key: PRNGKeyArray, spread: Array, windows: PackedWindows) -> tuple[Array, Array]:
+        def on_device(windows: PackedWindows, key: PRNGKeyArray) -> tuple[Array, Array]:
             noise_key, exploration_key = jax.random.split(key)
             exploration = spread * jax.random.normal(exploration_key, windows.state.shape[:2])
             return draw_noise(structure, windows, noise_key), exploration
@@ -183,7 +187,7 @@ def by_chance(update: Update, structure: Structure) -> Update:
         networks: Networks,
         train_state: optax.OptState,
         constants: Constants,
-        windows: Windows,
+        windows: PackedWindows,
         chance: tuple[PRNGKeyArray, Array],
     ) -> tuple[Networks, optax.OptState, Array]:
         randomness = jax.vmap(draw, in_axes=(0, 0, None), out_axes=1)(*chance, windows)
@@ -194,15 +198,17 @@ def by_chance(update: Update, structure: Structure) -> Update:
 
 def exploration_at(optimisation: Optimisation, structure: Structure, number: int) -> float:
     """The spread of the explored log-odds at that update; it falls to nothing, and even spending has none."""
-    is_fixed = structure.policy == "constant" or not structure.is_private
+    is_fixed = structure.spending == "constant" or not structure.is_private
     return 0.0 if is_fixed else optimisation.exploration * (1 - number / optimisation.num_updates)
 
 
-def make_validate(structure: Structure, windows: Windows, num_draws: int) -> Callable[[Networks, Constants], Array]:
+def make_validate(
+    structure: Structure, windows: PackedWindows, num_draws: int
+) -> Callable[[Networks, Constants], Array]:
     windows = jax.device_put(windows)
     noise_keys = jax.random.split(jax.random.key(0), num_draws)
 
-    def mean_error(networks: Networks, constants: Constants, windows: Windows) -> Array:
+    def mean_error(networks: Networks, constants: Constants, windows: PackedWindows) -> Array:
         policy = Policy(networks, constants, structure)
 
         def of_draw(key: PRNGKeyArray) -> Array:
@@ -211,7 +217,7 @@ def make_validate(structure: Structure, windows: Windows, num_draws: int) -> Cal
         return jnp.mean(jax.lax.map(of_draw, noise_keys), axis=0)
 
     @jax.jit
-    def validate(networks: Networks, constants: Constants, windows: Windows) -> Array:
+    def validate(networks: Networks, constants: Constants, windows: PackedWindows) -> Array:
         num_designs = len(constants.squared_radius)
         errors: Array = over_designs(mean_error, (0, 0, None), num_designs)(networks, constants, windows)
         return errors

@@ -8,7 +8,7 @@ With the ratio r of the action's new and old probabilities and its advantage G,
 
 G is of a cost, so the safe side is the larger one. With f fixed, its pass over the sensors' histories is made once
 (`listen`). Unless f is guided, with total accounting only the sum of the features over the sensors matters then
-(`add_up`), and an episode is a loop over the small networks alone.
+(`sum_by_window`), and an episode is a loop over the small networks alone.
 
 An action's cost is counted from what the same window with the same release noise costs when nothing is explored. That
 difference has the same gradient on average, as neither windows nor noise depend on the action, and far less variance.
@@ -29,7 +29,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpfuse.policy.gru import GRU, over_time
 from dpfuse.policy.networks import FusionWeight
-from dpfuse.policy.rollout import Crowd, close_loop
+from dpfuse.policy.rollout import SensorFeatures, close_loop
 from dpfuse.policy.step import Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training.settings import PPO
@@ -65,7 +65,7 @@ class Agent(eqx.Module):
 class Pool(NamedTuple):
     """Episodes to play: what the sensors have to say and the true states, in one device's share of windows."""
 
-    crowd: Crowd
+    crowd: SensorFeatures
     state: Float[Array, "K windows n_x"]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfuse.policy.rollout import Windows, cut, pad_rows
+from dpfuse.policy.rollout import PackedWindows, cut, pad_rows
 from dpfuse.types import Trajectories
 
 _ROW_STEP = 64
@@ -45,7 +45,7 @@ class Sampler:
         rows = [max(len(shard.window) for shard in self._cut(self._rng)) for _ in range(_LOOKS)]
         self._num_rows = _round_up(float(np.mean(rows) + _MARGIN * np.std(rows)))
 
-    def draw(self, rng: np.random.Generator | None = None) -> Windows:
+    def draw(self, rng: np.random.Generator | None = None) -> PackedWindows:
         """A batch, with a leading axis for the shards, by the sampler's own chance or another one."""
         rng = self._rng if rng is None else rng
         shards = self._cut(rng)
@@ -55,7 +55,7 @@ class Sampler:
         windows = stack([pad_rows(shard, self._num_rows) for shard in shards])
         return spend_partly(windows, rng) if self._partly_spent else windows
 
-    def _cut(self, rng: np.random.Generator) -> list[Windows]:
+    def _cut(self, rng: np.random.Generator) -> list[PackedWindows]:
         run = rng.integers(self._data.num_runs, size=self._shape)
         start = rng.integers(self._data.num_steps - self._window + 1, size=self._shape)
         return [cut(self._data, *at, self._window) for at in zip(run, start, strict=True)]
@@ -65,7 +65,7 @@ def _round_up(num_rows: float) -> int:
     return int(-(-num_rows // _ROW_STEP) * _ROW_STEP)
 
 
-def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent: bool = False) -> Windows:
+def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent: bool = False) -> PackedWindows:
     """At most `count` windows, evenly spaced over the recordings; `partly_spent` as for `Sampler`."""
     last = data.num_steps - window
     per_run = max(1, min(last + 1, count // data.num_runs))
@@ -76,12 +76,12 @@ def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent:
     return spend_partly(windows, np.random.default_rng(0)) if partly_spent else windows
 
 
-def spend_partly(windows: Windows, rng: np.random.Generator) -> Windows:
+def spend_partly(windows: PackedWindows, rng: np.random.Generator) -> PackedWindows:
     """The same windows; sensors that are there at the start have part of their budget left, every part as likely."""
     share = rng.uniform(size=windows.account_share.shape).astype(np.float32)
     return windows._replace(account_share=share)
 
 
-def stack(shards: list[Windows]) -> Windows:
+def stack(shards: list[PackedWindows]) -> PackedWindows:
     """Equal shapes side by side, along a new first axis."""
-    return Windows(*(np.stack(leaves) for leaves in zip(*shards, strict=True)))
+    return PackedWindows(*(np.stack(leaves) for leaves in zip(*shards, strict=True)))

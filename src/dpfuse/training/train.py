@@ -33,7 +33,7 @@ def train(
     validation: Trajectories,
     guarantee: Guarantee | None,
     *,
-    policy: Spending = "adaptive",
+    spending: Spending = "adaptive",
     method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
@@ -48,7 +48,7 @@ def train(
     Args:
         training, validation: recordings that share no step, see `Trajectories.split`.
         guarantee: the promise to the sensors; None for the non-private floor.
-        policy: how the budget is spent: `constant` (evenly), `schedule` (by step) or `adaptive` (by what was
+        spending: how the budget is spent: `constant` (evenly), `schedule` (by step) or `adaptive` (by what was
             released so far).
         method: `pathwise`, by gradients through the whole loop, or `ppo`, by the paper's Algorithm 2.
         horizon: releases in all, the K of the paper; by default the length of the runs.
@@ -64,7 +64,7 @@ def train(
         validation,
         [guarantee],
         seeds=[seed],
-        policy=policy,
+        spending=spending,
         method=method,
         horizon=horizon,
         stationary=stationary,
@@ -81,7 +81,7 @@ def train_many(
     guarantees: Sequence[Guarantee | None],
     *,
     seeds: Sequence[int] = (0,),
-    policy: Spending = "adaptive",
+    spending: Spending = "adaptive",
     method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
@@ -94,17 +94,17 @@ def train_many(
 
     The guarantees may differ in order and budget, not in adjacency or accounting.
     """
-    _check.is_one_of("policy", policy, ("constant", "schedule", "adaptive"))
+    _check.is_one_of("spending", spending, ("constant", "schedule", "adaptive"))
     _check.is_one_of("method", method, ("pathwise", "ppo"))
-    if method == "ppo" and (policy == "constant" or stationary or None in guarantees):
-        raise ValueError("method='ppo' must have a budget, a horizon and a policy that is not constant")
+    if method == "ppo" and (spending == "constant" or stationary or None in guarantees):
+        raise ValueError("method='ppo' must have a budget, a horizon and spending that is not constant")
     if not guarantees or not seeds:
         raise ValueError("guarantees and seeds must each have at least one entry")
     if _widths(training) != _widths(validation):
         raise ValueError("training and validation must have the same channels and states")
     num_steps = None if stationary else _horizon(training, validation, horizon)
-    recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, policy, method)
-    structure = _make_structure(training, guarantees, policy, num_steps, architecture, recurrent_filter)
+    recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, spending, method)
+    structure = _make_structure(training, guarantees, spending, num_steps, architecture, recurrent_filter)
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
     pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
     keys = jnp.stack([jax.random.key(seed) for _, seed in pairs])
@@ -123,7 +123,7 @@ def train_many(
     )
     looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
     variance = np.square(scaling[-1])
-    with ProgressBar(policy, optimisation.num_updates, variance, shown=progress) as bar:
+    with ProgressBar(spending, optimisation.num_updates, variance, shown=progress) as bar:
         job = pathwise.Job(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
         fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
     record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
@@ -145,9 +145,9 @@ def train_many(
     ]
 
 
-def usual_filter(guarantees: Sequence[Guarantee | None], policy: Spending, method: str) -> FilterKind:
+def usual_filter(guarantees: Sequence[Guarantee | None], spending: Spending, method: str) -> FilterKind:
     """The filter unless told otherwise: guided for the floor, and where g reads the releases but for Algorithm 2."""
-    is_guided = None in guarantees or (policy == "adaptive" and method == "pathwise")
+    is_guided = None in guarantees or (spending == "adaptive" and method == "pathwise")
     return "guided" if is_guided else "gru"
 
 
@@ -179,7 +179,7 @@ def _window(structure: Structure, optimisation: Optimisation, available: int) ->
 def _make_structure(
     training: Trajectories,
     guarantees: Sequence[Guarantee | None],
-    policy: Spending,
+    spending: Spending,
     horizon: int | None,
     architecture: Architecture,
     recurrent_filter: FilterKind,
@@ -203,7 +203,7 @@ def _make_structure(
         num_channels=num_channels,
         features=features if first else "unbounded",
         dimension=dimension,
-        policy=policy if first else "constant",
+        spending=spending if first else "constant",
         accounting=first.accounting if first else "total",
         charge_factor=_charge_factor(features, dimension, first),
         horizon=horizon,

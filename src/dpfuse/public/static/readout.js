@@ -83,7 +83,7 @@ export function makeReadout(settings, view, history) {
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
       ["Released", (one) => one.release.map((entry) => fixed(entry, 2)).join(", ")],
-      ["Weight", (one) => significant(one.weight)],
+      ["Weight", (one) => significant(one.fusion_weight)],
       ["Loss", (one) => significant(one.loss)],
       ...(isTotal ? [["Budget left", (one) => significant(one.budget_left)]] : []),
       ...(isReplay ? replayed : []),
