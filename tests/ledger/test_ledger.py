@@ -442,10 +442,10 @@ class TestFilesThatAreNotAsTheyWere:
         head_of(path).write_bytes(line)
         refused(path, design, "ledger.db.head is damaged")
 
-    def test_of_a_newer_version(self, kept):
+    def test_of_a_older_version(self, kept):
         path, design = kept
-        edit(path, "PRAGMA user_version = 3")
-        refused(path, design, "has ledger version 3, this dpfuse reads 2; use the dpfuse that wrote it")
+        edit(path, "PRAGMA user_version = 2")
+        refused(path, design, "has ledger version 2, this dpfuse reads 3; use the dpfuse that wrote it")
 
     def test_something_else(self, kept):
         path, design = kept

@@ -345,7 +345,7 @@ class TestVerify:
             ("UPDATE releases SET step = 3 WHERE step = 4", "step 3 of stream 'north' was changed"),
             ("UPDATE releases SET stream = 'west' WHERE stream = 'south'", "stream 'west', which the ledger has not"),
             ("INSERT INTO commits VALUES (4, '', '0')", "a row of commit 4 is missing"),
-            ("UPDATE version SET number = 2", "has ledger version 2, this dpfuse reads 1; use the dpfuse that wrote"),
+            ("UPDATE version SET number = 1", "has ledger version 1, this dpfuse reads 2; use the dpfuse that wrote"),
             ("UPDATE terms SET content = '{}'", "has terms that cannot be read; it was changed by hand"),
             ("DROP TABLE commits", "lacks a table of the ledger; it was changed by hand"),
             ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; no empty ledger takes the place"),

@@ -171,7 +171,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [
-            ("version", 2, "has design version 2, this is 1; train it again"),
+            ("version", 1, "has design version 1, this is 2; train it again"),
             ("version", None, "has design version None"),
             ("kind", "estimator", "must hold a design"),
             (

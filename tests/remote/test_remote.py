@@ -124,7 +124,7 @@ class TestFile:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 2}, "has estimator version 2, this is 1; export it again"),
+            ({"version": 1}, "has estimator version 1, this is 2; export it again"),
             ({"structure": {}}, "is not an estimator that this version can read"),
             ({"fingerprint": "0" * 64}, "its fingerprint does not match"),
         ],

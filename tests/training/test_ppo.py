@@ -217,7 +217,7 @@ class TestAlgorithm2:
         "options", [{"spending": "constant"}, {"stationary": True, "guarantee": make_guarantee("individual")}]
     )
     def test_what_has_nothing_to_spend_by_is_refused(self, walks, options):
-        with pytest.raises(ValueError, match="method='ppo' must have a budget, a horizon and a policy"):
+        with pytest.raises(ValueError, match="method='ppo' must have a budget, a horizon and spending"):
             train(walks, **options)
 
     @pytest.mark.parametrize(

@@ -250,7 +250,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"policy": "greedy"}, "policy must be one of constant, schedule, adaptive, got 'greedy'"),
+            ({"spending": "greedy"}, "spending must be one of constant, schedule, adaptive, got 'greedy'"),
             ({"method": "sarsa"}, "method must be one of pathwise, ppo, got 'sarsa'"),
             ({"horizon": 9}, "window must be at most the 8 steps of the shortest part, got 9"),
             ({"horizon": 0}, "horizon must be at least 1, got 0"),
