@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 
-try:
+with requires_extra("gym", "the environment"):
     import gymnasium
-except ImportError as error:
-    raise MissingExtra("the environment needs gymnasium: pip install 'dpfuse[gym]'") from error
 
 SPENDING = "dpfuse/Spending-v0"
 

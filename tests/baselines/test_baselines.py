@@ -379,7 +379,7 @@ class TestRefusals:
     def test_a_missing_extra_says_which_line_to_run(self, walks, monkeypatch, name, module):
         monkeypatch.setitem(sys.modules, module, None)
         monkeypatch.setitem(sys.modules, f"{module}.matrix_factorization", None)
-        with pytest.raises(ImportError, match=r"pip install 'dpfuse\[theory\]'"):
+        with pytest.raises(dpfuse.MissingExtra, match=r"pip install 'dpfuse\[theory\]'"):
             baselines.fit(name, *walks[:2], make_guarantee())
 
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._extras import requires_extra
 from dpfuse.baselines.estimator import best_estimator
 from dpfuse.baselines.mechanism import Problem
 
@@ -60,10 +61,8 @@ def best_strategy(work: Floats) -> Floats:
 
 def toeplitz_strategy(num_steps: int) -> Floats:
     """The lower triangular root of the matrix of prefix sums, shape (K, K)."""
-    try:
+    with requires_extra("theory", "the matrix mechanism"):
         from jax_privacy.matrix_factorization import toeplitz
-    except ImportError as error:
-        raise ImportError("the matrix mechanism needs jax-privacy: pip install 'dpfuse[theory]'") from error
     coefficients = toeplitz.optimal_max_error_strategy_coefs(num_steps)
     return np.asarray(toeplitz.materialize_lower_triangular(coefficients), float)
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._extras import requires_extra
 from dpfuse.baselines.mechanism import Problem
 
 Floats = NDArray[np.float64]
@@ -84,8 +85,6 @@ def _sums_variance(problem: Problem) -> Floats:
 
 
 def _cvxpy() -> Any:
-    try:
+    with requires_extra("theory", "the two-stage baseline"):
         import cvxpy
-    except ImportError as error:
-        raise ImportError("the two-stage baseline needs CVXPY: pip install 'dpfuse[theory]'") from error
     return cvxpy

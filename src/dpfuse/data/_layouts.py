@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from dpfuse.errors import FileRefused, MissingExtra
+from dpfuse._extras import requires_extra
+from dpfuse.errors import FileRefused
 
 # The columns that are read; the rest of a file is never parsed.
 NEEDED = ("vehicle_id", "frame_id", "global_time", "local_y", "v_vel", "lane_id")
@@ -53,14 +54,12 @@ class Layout:
 
 def arrow() -> ModuleType:
     """The package pyarrow with the parts that are used here."""
-    try:
+    with requires_extra("data", "reading recordings"):
         import pyarrow
         import pyarrow.compute
         import pyarrow.csv
         import pyarrow.feather
         import pyarrow.parquet  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("reading recordings needs pyarrow: pip install 'dpfuse[data]'") from error
     return pyarrow  # type: ignore[no-any-return]
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from dpfuse.errors import LedgerRefused, MissingExtra
+from dpfuse._extras import requires_extra
+from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.postgres_schema import check_version
 from dpfuse.ledger.store import read_terms
 from dpfuse.ledger.terms import Terms
@@ -38,10 +39,8 @@ _SESSION = {
 
 def driver() -> Any:
     """The module psycopg."""
-    try:
+    with requires_extra("postgres", "a ledger in PostgreSQL"):
         import psycopg
-    except ImportError as error:
-        raise MissingExtra("a ledger in PostgreSQL needs psycopg: pip install 'dpfuse[postgres]'") from error
     return psycopg
 
 

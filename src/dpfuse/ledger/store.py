@@ -10,7 +10,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.errors import LedgerRefused, MissingExtra
+from dpfuse._extras import requires_extra
+from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.head import NEVER_REPLACED, head_path
 from dpfuse.ledger.terms import Terms
 
@@ -61,10 +62,8 @@ CREATE TRIGGER {table}_{action} BEFORE {action} ON {table} BEGIN SELECT RAISE(AB
 
 def sqlite() -> Any:
     """The module apsw, which brings a SQLite of its own."""
-    try:
+    with requires_extra("live", "a ledger"):
         import apsw
-    except ImportError as error:
-        raise MissingExtra("a ledger needs apsw: pip install 'dpfuse[live]'") from error
     return apsw
 
 

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Response
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.public.openapi import answers
 
-try:
+with requires_extra("live", "GET /metrics"):
     from prometheus_client import CollectorRegistry
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
     from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-except ImportError as error:
-    raise MissingExtra("metrics need prometheus-client: pip install 'dpfuse[live]'") from error
 
 if TYPE_CHECKING:
     from dpfuse.public.feed import Feed

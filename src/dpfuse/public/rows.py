@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.release import Release
 
@@ -102,10 +102,8 @@ def release_width(stream: str, dimension: int, is_total: bool) -> int:
 
 def orjson() -> Any:
     """The module orjson, which comes with the extra."""
-    try:
+    with requires_extra("live", "a JSON message"):
         import orjson
-    except ImportError as error:
-        raise MissingExtra("messages need orjson: pip install 'dpfuse[live]'") from error
     return orjson
 
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.errors import MissingExtra, ReleaseRefused
+from dpfuse._extras import requires_extra
+from dpfuse.errors import ReleaseRefused
 from dpfuse.remote.estimator import Estimate, RemoteEstimator
 
 if TYPE_CHECKING:
@@ -106,10 +107,8 @@ def fetch_estimator(url: str, *, ca: Path | None = None) -> RemoteEstimator:
 
 def make_client(url: str, ca: Path | None = None) -> httpx.Client:
     """A client of the centre at that address."""
-    try:
+    with requires_extra("live", "reading from a centre"):
         import httpx
-    except ImportError as error:
-        raise MissingExtra("to reach a centre needs httpx: pip install 'dpfuse[live]'") from error
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"url must begin with http:// or https://, got {url!r}")
     trusted = ssl.create_default_context(cafile=ca) if url.startswith("https://") else False

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 
 if TYPE_CHECKING:
     import httpx
@@ -64,11 +64,9 @@ class OverMQTT:
     """
 
     def __init__(self, host: str, port: int, stream: str, *, ca: Path | None = None) -> None:
-        try:
+        with requires_extra("live", "sending reports over MQTT"):
             from paho.mqtt.packettypes import PacketTypes
             from paho.mqtt.properties import Properties
-        except ImportError as error:
-            raise MissingExtra("vehicles need paho-mqtt to speak MQTT: pip install 'dpfuse[live]'") from error
         self._expiry = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own
         self._expiry.MessageExpiryInterval = _EXPIRES_AFTER_S
         self._host, self._port, self._stream, self._ca = host, port, stream, ca

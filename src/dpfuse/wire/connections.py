@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 
 # More would be of no use to one process; some systems allow a thousand million.
 _MOST_FILES = 65536
@@ -55,10 +55,8 @@ def limited_protocol(room: Room, refuse: Any) -> Any:
 
     A connection on which no request has come after half a minute is closed.
     """
-    try:
+    with requires_extra("live", "serving over HTTP"):
         from uvicorn.protocols.http.h11_impl import H11Protocol
-    except ImportError as error:
-        raise MissingExtra("a centre needs uvicorn to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
     class Limited(H11Protocol):
         def connection_made(self, transport: Any) -> None:

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from dpfuse.errors import MissingExtra
+from dpfuse._extras import requires_extra
 from dpfuse.public.hub import Hub, ReplayNotes
 from dpfuse.public.openapi import CLOCK, GUARANTEE, RELEASES, answers
 from dpfuse.public.rows import orjson, release_message
@@ -20,12 +20,10 @@ from dpfuse.wire.intake import Intake
 from dpfuse.wire.messages import MAX_BATCH, MAX_BODY, read_json
 from dpfuse.wire.tokens import Tokens
 
-try:
+with requires_extra("live", "serving over HTTP"):
     from fastapi import FastAPI, Header, Path, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
-except ImportError as error:
-    raise MissingExtra("the centre needs FastAPI to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
 from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after, release_frames
 from dpfuse.public.feed import Feed

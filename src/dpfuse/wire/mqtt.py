@@ -8,21 +8,20 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.errors import DpfuseError, MissingExtra
+from dpfuse._extras import requires_extra
+from dpfuse.errors import DpfuseError
 from dpfuse.public.hub import Hub, ReplayNotes
 from dpfuse.public.rows import release_message
 from dpfuse.wire.broker import CENTRE, INFLIGHT, SESSION_S
 from dpfuse.wire.messages import MAX_REPORT, parse_report, read_json, token_of
 from dpfuse.wire.tokens import Tokens
 
-try:
+with requires_extra("live", "serving over MQTT"):
     from paho.mqtt import client as paho
     from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
-except ImportError as error:
-    raise MissingExtra("the centre needs paho-mqtt to be reached over MQTT: pip install 'dpfuse[live]'") from error
 
 if TYPE_CHECKING:
     from dpfuse.centre.centre import FusionCentre

@@ -13,9 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dpfuse._extras import requires_extra
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.centre.clock import Ticker
-from dpfuse.errors import DpfuseError, MissingExtra
+from dpfuse.errors import DpfuseError
 from dpfuse.ledger import create_ledger, open_ledger, public_rows
 from dpfuse.public.hub import Hub
 from dpfuse.wire.connections import BACKLOG, Room, Seldom, limited_protocol, make_room
@@ -121,10 +122,8 @@ def _make_server(
 ) -> Any:
     from dpfuse.wire.http import too_busy
 
-    try:
+    with requires_extra("live", "serving over HTTP"):
         import uvicorn
-    except ImportError as error:
-        raise MissingExtra("a centre needs uvicorn to be reached over HTTP: pip install 'dpfuse[live]'") from error
 
     class Server(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
