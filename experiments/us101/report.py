@@ -13,10 +13,10 @@ from typing import Any
 import figures
 import numpy as np
 import pieces
-from numpy.typing import NDArray
 from pieces import ADJACENCIES, WHO_REPORTS, Piece, path_of
 from traffic import MORE_TESTS, NUM_TESTS
 
+from dpfuse._arrays import Floats, Integers
 from dpfuse.evaluation.bootstrap import block_interval
 
 HERE = Path(__file__).parent
@@ -42,7 +42,7 @@ class Evidence:
         self.blocks = np.unique(starts // round(block_s / INTERVAL_S), return_inverse=True)[1]
         self.prior_mse = float(np.mean([design["prior_mse"] for design in first]))
 
-    def errors(self, budget: float | None) -> NDArray[np.float64]:
+    def errors(self, budget: float | None) -> Floats:
         """Squared error of each window, the mean over seeds."""
         by_fold = self.designs[budget]
         return np.concatenate([np.mean([d["window_errors"] for d in designs], axis=0) for designs in by_fold])
@@ -287,7 +287,7 @@ def machine(folder: Path, plan: list[Piece] | None = None) -> dict[str, Any]:
     }
 
 
-def _interval(values: NDArray[np.float64], blocks: NDArray[np.int64], statistic: Any) -> list[float] | None:
+def _interval(values: Floats, blocks: Integers, statistic: Any) -> list[float] | None:
     interval = block_interval(values, blocks, statistic)
     return None if interval is None else interval.tolist()
 

@@ -7,9 +7,8 @@ open addressing and linear probing: each turn of the loop takes those that are n
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from dpfuse._arrays import Integers
 
 ABSENT = -1
 """The number of a key that is not there."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import heapq
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from dpfuse._arrays import Integers
 
 
-def assign_slots(entered: Ints, stay: Ints) -> Ints:
+def assign_slots(entered: Integers, stay: Integers) -> Integers:
     """For each vehicle the lowest slot that is free for `stay` steps from the one at which it entered."""
     slots = np.empty(len(entered), np.int64)
     free: list[int] = []

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _archive, _check
+from dpfuse._arrays import Booleans, Floats32, Integers
 from dpfuse.errors import FileRefused
 
 Adjacency = Literal["replace-one", "remove-one"]
@@ -87,10 +88,10 @@ class Trajectories:
             recording are dependent, and intervals of confidence take that into account.
     """
 
-    state: NDArray[np.float32]
-    measurements: NDArray[np.float32]
-    present: NDArray[np.bool_] = None  # type: ignore[assignment]  # filled in below
-    sensors: NDArray[np.int64] = None  # type: ignore[assignment]  # filled in below
+    state: Floats32
+    measurements: Floats32
+    present: Booleans = None  # type: ignore[assignment]  # filled in below
+    sensors: Integers = None  # type: ignore[assignment]  # filled in below
     interval_s: float = 1.0
     origins: Sequence[Origin] | None = None
 
@@ -150,7 +151,7 @@ class Trajectories:
         return int(self.measurements.shape[2])
 
     @property
-    def arrived(self) -> NDArray[np.bool_]:
+    def arrived(self) -> Booleans:
         """Where a slot holds another sensor than one step before, shape (N, K, m)."""
         changed = np.ones(self.sensors.shape, bool)
         changed[:, 1:] = self.sensors[:, 1:] != self.sensors[:, :-1]
@@ -336,7 +337,7 @@ def _or_default(name: str, value: Any, dtype: Any, default: Any, shape: tuple[in
     return array
 
 
-def _assign_slots(sensors: NDArray[np.int64]) -> NDArray[np.int64]:
+def _assign_slots(sensors: Integers) -> Integers:
     """The lowest free slot for each stay of a sensor, shape (K, m), -1 where there is nobody."""
     arrived = np.ones(sensors.shape, bool)
     arrived[1:] = sensors[1:] != sensors[:-1]

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.audit.checks import Check, certain
 from dpfuse.audit.noise import check_live
 from dpfuse.audit.replays import check_exactly, draw_live, make_drills, replay
@@ -42,8 +43,8 @@ class Attack:
     reach: float
     accuracy: float
     epsilon_bound: float
-    scores: NDArray[np.float64] = field(repr=False)
-    other_scores: NDArray[np.float64] = field(repr=False)
+    scores: Floats = field(repr=False)
+    other_scores: Floats = field(repr=False)
     by_hand: float | None = None
     by_ascent: float | None = None
 
@@ -106,9 +107,7 @@ def attack(
     return Findings(found, checks, np.concatenate([transcript.noise.ravel(), live_noise]))
 
 
-def epsilon_at_least(
-    scores: NDArray[np.float64], other_scores: NDArray[np.float64], delta: float, confidence: float
-) -> float:
+def epsilon_at_least(scores: Floats, other_scores: Floats, delta: float, confidence: float) -> float:
     """A lower bound on epsilon from scores in two neighbouring worlds: positive ones speak for the first.
 
     Whoever decides by the sign of a score errs with two probabilities, bounded from above by Clopper and Pearson, and a

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.audit.attacks import Attack
 from dpfuse.audit.audit import Audit
 from dpfuse.privacy.conversion import mu_of
@@ -62,7 +62,7 @@ def _plot_errors(axis: Axes, attack: Attack, result: Audit, mu: float) -> None:
     axis.legend(frameon=False, fontsize=8)
 
 
-def _errors(attack: Attack) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _errors(attack: Attack) -> tuple[Floats, Floats]:
     """The two error rates at every threshold, the false alarms rising."""
     thresholds = np.concatenate([[np.inf], np.sort(np.concatenate([attack.scores, attack.other_scores]))[::-1]])
     others, own = np.sort(attack.other_scores), np.sort(attack.scores)

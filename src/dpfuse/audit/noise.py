@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Integers
 from dpfuse.audit.checks import Check
 from dpfuse.privacy.budget import GRID
 
@@ -60,7 +61,7 @@ def _check_spread(name: str, noise: NDArray[Any]) -> Check:
     return Check(name, bool(low <= ratio <= high), found, FALSE_ALARM)
 
 
-def _check_shape(noise: NDArray[np.int64]) -> Check:
+def _check_shape(noise: Integers) -> Check:
     from scipy import stats
 
     edges = np.concatenate([[-np.inf], stats.norm.ppf(np.arange(1, _BINS) / _BINS), [np.inf]])
@@ -68,19 +69,19 @@ def _check_shape(noise: NDArray[np.int64]) -> Check:
     return _even("shape", counts, f"the noise falls into {_BINS} equally likely intervals")
 
 
-def _check_low_bits(noise: NDArray[np.int64]) -> Check:
+def _check_low_bits(noise: Integers) -> Check:
     counts = np.bincount(noise % _LOW_BITS, minlength=_LOW_BITS)
     return _even("low bits", counts, "the last four bits of the noise take all values")
 
 
-def _even(name: str, counts: NDArray[np.int64], what: str) -> Check:
+def _even(name: str, counts: Integers, what: str) -> Check:
     from scipy import stats
 
     value = float(stats.chisquare(counts).pvalue)
     return Check(name, value >= FALSE_ALARM, f"{what}, evenly with a p-value of {value:.2g}", FALSE_ALARM)
 
 
-def _check_coincidences(noise: NDArray[np.int64]) -> Check:
+def _check_coincidences(noise: Integers) -> Check:
     """How many pairs of draws are equal, ring by ring, against how many should be."""
     from scipy import stats
 

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Integers
 from dpfuse.audit.checks import Check, certain
 from dpfuse.audit.worlds import CANARY, NUM_ROWS, Feed, Worlds
 from dpfuse.policy.exact import ExactStep
-from dpfuse.privacy.budget import IndividualFilter, Integers
+from dpfuse.privacy.budget import IndividualFilter
 from dpfuse.privacy.release import Mechanism, Release
 from dpfuse.types import NOBODY
 

@@ -17,10 +17,11 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Booleans, Floats, Integers
 from dpfuse.audit.worlds import Feed, Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.policy.memory import Memory
-from dpfuse.privacy.budget import GRID, IndividualFilter, Integers
+from dpfuse.privacy.budget import GRID, IndividualFilter
 from dpfuse.privacy.release import Charged, Release
 
 # As many streams at once as keep the memory small and the progress bar moving.
@@ -39,7 +40,7 @@ class Transcript(NamedTuple):
         budget_left: what is published as left, shape (R, 2, K); 0 in individual accounting.
     """
 
-    truth: NDArray[np.bool_]
+    truth: Booleans
     values: NDArray[Any]
     sums: Integers
     weights: Integers
@@ -51,7 +52,7 @@ class Transcript(NamedTuple):
         return self.values - self.sums[np.arange(len(self.truth)), np.where(self.truth, 0, 1)]
 
     @property
-    def is_public(self) -> NDArray[np.bool_]:
+    def is_public(self) -> Booleans:
         """Whether all that is published beside the releases is the same in both worlds, shape (R,)."""
         same = (self.weights[:, 0] == self.weights[:, 1]) & (self.budget_left[:, 0] == self.budget_left[:, 1])
         return np.asarray(same.all(1))
@@ -62,7 +63,7 @@ class Transcript(NamedTuple):
         moves = (self.sums[:, 0] - self.sums[:, 1]).astype(object)
         return [int(distance) for distance in (moves * moves).sum(axis=(1, 2))]
 
-    def scores(self) -> NDArray[np.float64]:
+    def scores(self) -> Floats:
         """The log-likelihood ratio of the canary's world to its neighbour, given everything published, shape (R,).
 
         By the lemma of Neyman and Pearson no test is better. Weights that differ settle the question.
@@ -90,7 +91,7 @@ def run_worlds(
 
 
 def _run_chunk(
-    step: ExactStep, streams: Sequence[_Streams], truth: NDArray[np.bool_], advance: Callable[[int], object]
+    step: ExactStep, streams: Sequence[_Streams], truth: Booleans, advance: Callable[[int], object]
 ) -> Transcript:
     values, sums, weights, left = [], [], [], []
     for k in range(len(streams[0].feed.ids)):

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jaxtyping import Array, Float
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats32
 from dpfuse.audit.worlds import Canary, crowd_reports, measurement_range
 from dpfuse.policy.design import Design
 from dpfuse.policy.networks import AnyArray
@@ -83,7 +83,7 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
     return Found(canary, rest[0] if rest else None, float(by_hand.max()), float(by_ascent.max()))
 
 
-def _hand_made(num_steps: int, num_channels: int, seed: int) -> list[NDArray[np.float32]]:
+def _hand_made(num_steps: int, num_channels: int, seed: int) -> list[Floats32]:
     """Trajectories in [0, 1]: stuck at a corner, jumping between opposite ones, sweeping, and at random."""
     corners = list(itertools.islice(itertools.product((0.0, 1.0), repeat=num_channels), _MAX_CORNERS))
     stuck = [np.tile(corner, (num_steps, 1)) for corner in corners]
@@ -103,7 +103,7 @@ class _Setting(NamedTuple):
     noise: Array
 
 
-def _evaluate(setting: _Setting, pairs: NDArray[np.float32]) -> NDArray[np.float32]:
+def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
     """The leakage of each pair, by the one function that is compiled."""
     parts = []
     for first in range(0, len(pairs), _BATCH):
@@ -113,7 +113,7 @@ def _evaluate(setting: _Setting, pairs: NDArray[np.float32]) -> NDArray[np.float
     return np.concatenate(parts)
 
 
-def _ascend(setting: _Setting, starts: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _ascend(setting: _Setting, starts: Floats32) -> tuple[Floats32, Floats32]:
     """The best trajectories on the way up from each start, and their leakages; log-odds keep all of them in range."""
     optimiser = optax.adam(-_LEARNING_RATE)  # up, not down
     inside = np.clip(starts, *_START_INSIDE)

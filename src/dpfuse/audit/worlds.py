@@ -9,8 +9,8 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Booleans, Floats, Integers
 from dpfuse.policy.design import Design
 from dpfuse.policy.networks import AnyArray
 from dpfuse.policy.step import Networks, Policy
@@ -29,16 +29,16 @@ _INSIDE = 1 - 2.0**-20
 class Canary(NamedTuple):
     """One sensor's whole trajectory: measurements of shape (K, n_y), and when it reports, shape (K,)."""
 
-    measurements: NDArray[np.float64]
-    present: NDArray[np.bool_]
+    measurements: Floats
+    present: Booleans
 
 
 class Feed(NamedTuple):
     """What a centre is sent: ids and presence of shape (K, rows), measurements of shape (K, rows, n_y)."""
 
-    ids: NDArray[np.int64]
-    measurements: NDArray[np.float64]
-    present: NDArray[np.bool_]
+    ids: Integers
+    measurements: Floats
+    present: Booleans
 
     def copy(self) -> Feed:
         """One that may be changed."""
@@ -48,7 +48,7 @@ class Feed(NamedTuple):
         """The same with everybody else gone."""
         return self._replace(ids=np.where(self.ids == sensor, sensor, NOBODY))
 
-    def in_rows(self, order: NDArray[np.int64]) -> Feed:
+    def in_rows(self, order: Integers) -> Feed:
         """The same with the sensors in other rows."""
         return Feed(self.ids[:, order], self.measurements[:, order], self.present[:, order])
 
@@ -72,20 +72,20 @@ def make_worlds(design: Design, canary: Canary, stand_in: Canary | None, seed: i
     return Worlds(_feed(canary, crowd), _feed(stand_in, crowd))
 
 
-def crowd_reports(design: Design, num_steps: int, seed: int) -> NDArray[np.float64]:
+def crowd_reports(design: Design, num_steps: int, seed: int) -> Floats:
     """Reports of the other sensors anywhere in the range, shape (K, others, n_y)."""
     low, high = measurement_range(design)
     shape = num_steps, len(OTHERS), len(low)
     return np.random.default_rng(seed).uniform(low, high, size=shape)
 
 
-def measurement_range(design: Design) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def measurement_range(design: Design) -> tuple[Floats, Floats]:
     """The range of each channel, shapes (n_y,)."""
     constants = design.policy.constants
     return np.asarray(constants.measurement_low, np.float64), np.asarray(constants.measurement_high, np.float64)
 
 
-def _feed(canary: Canary | None, crowd: NDArray[np.float64]) -> Feed:
+def _feed(canary: Canary | None, crowd: Floats) -> Feed:
     num_steps, num_others, num_channels = crowd.shape
     ids = np.full((num_steps, NUM_ROWS), NOBODY)
     measurements = np.zeros((num_steps, NUM_ROWS, num_channels))

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.types import Adjacency, Trajectories
-
-Floats = NDArray[np.float64]
 
 _MOST_CHANNELS = 4
 

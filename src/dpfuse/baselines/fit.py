@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.baselines.estimator import LinearModel, best_estimator, recorded_moments
 from dpfuse.baselines.features import Features, basis_sums, projections, range_of
 from dpfuse.baselines.kalman import input_perturbation, output_perturbation
@@ -18,7 +18,6 @@ from dpfuse.baselines.mechanism import LinearMechanism, Problem
 from dpfuse.baselines.two_stage import two_stage
 from dpfuse.types import Guarantee, Trajectories
 
-Floats = NDArray[np.float64]
 Baseline = Literal["local", "input", "output", "two-stage", "matrix"]
 
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)

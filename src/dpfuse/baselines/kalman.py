@@ -11,13 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from dpfuse._arrays import Floats
 from dpfuse.baselines.estimator import best_estimator
 from dpfuse.baselines.mechanism import Problem
-
-Floats = NDArray[np.float64]
 
 # The filter whose output is released may be tuned to more or less noise than there is.
 _NOISE_FACTORS = (0.001, 0.01, 0.1, 1.0)

@@ -20,13 +20,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse._extras import requires_extra
 from dpfuse.baselines.estimator import best_estimator
 from dpfuse.baselines.mechanism import Problem
-
-Floats = NDArray[np.float64]
 
 _ROUNDS = 8
 

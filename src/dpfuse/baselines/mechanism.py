@@ -8,15 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.baselines.estimator import Estimator, LinearModel, Moments
 from dpfuse.baselines.features import Features
 from dpfuse.baselines.sensitivity import squared_sensitivity
 from dpfuse.privacy.loss import renyi_loss
 from dpfuse.types import Guarantee
-
-Floats = NDArray[np.float64]
 
 # Of the largest map that the budget allows; the rest keeps rounding from passing it.
 _SAFE = 1 - 1e-9

@@ -17,11 +17,9 @@ second that of filters (leny2014differentially).
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
-
-Floats = NDArray[np.float64]
+from dpfuse._arrays import Floats
 
 
 def squared_sensitivity(release: Floats, moves: Floats) -> float:

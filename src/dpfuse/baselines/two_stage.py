@@ -18,12 +18,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse._extras import requires_extra
 from dpfuse.baselines.mechanism import Problem
-
-Floats = NDArray[np.float64]
 
 # Added to variances relative to their size: sums that follow each other exactly have no inverse covariance.
 _JITTER = 1e-6

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpfuse import _check
+from dpfuse._arrays import Integers
 from dpfuse.centre.inbox import Inbox, as_report, is_whole
 from dpfuse.ledger import Entry, Ledger, create_ledger, open_ledger
 from dpfuse.policy.design import Design
@@ -283,7 +284,7 @@ class FusionCentre:
                 self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
 
-    def _released(self, rows: Sequence[Row]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _released(self, rows: Sequence[Row]) -> tuple[Integers, Integers]:
         """Weights and values of each stream's release, zeros for a stream without one."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)

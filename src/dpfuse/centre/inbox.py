@@ -7,11 +7,11 @@ import numbers
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats32, Integers
 from dpfuse.policy.exact import as_measurements
 
-Block = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+Block = tuple[Integers, Integers, Floats32]
 
 
 class Inbox:

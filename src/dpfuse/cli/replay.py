@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
+    from dpfuse._arrays import Booleans, Integers
     from dpfuse.replay.player import Scene, Tally
     from dpfuse.types import Trajectories
 
@@ -157,7 +155,7 @@ def _recorded(
             yield Scene(data.state[run, step], ids[reports] + ids_from, data.measurements[run, step][reports])
 
 
-def _is_chosen(ids: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bool_]:
+def _is_chosen(ids: Integers, share: float, seed: int) -> Booleans:
     """A coin for each id, the same whenever it is asked: the mixing of splitmix64 (Steele, Lea and Flood 2014)."""
     import numpy as np
 
@@ -166,5 +164,5 @@ def _is_chosen(ids: NDArray[np.int64], share: float, seed: int) -> NDArray[np.bo
         mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         mixed ^= mixed >> np.uint64(31)
-    chosen: NDArray[np.bool_] = (mixed >> np.uint64(11)) * 2.0**-53 < share
+    chosen: Booleans = (mixed >> np.uint64(11)) * 2.0**-53 < share
     return chosen

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Booleans, Floats32, Integers
 from dpfuse.data._rows import TICK_MS, Rows, periods_of
 from dpfuse.errors import FileRefused
 
@@ -25,19 +26,17 @@ _SAME_SHARE = 0.5
 # Published periods overlap by about one minute.
 _LONG_OVERLAP_TICKS = 3000
 
-Ints = NDArray[np.int64]
-
 
 class Sightings(NamedTuple):
     """Columns of equal length, one entry for each vehicle and tick."""
 
-    vehicle: Ints
-    tick: Ints
+    vehicle: Integers
+    tick: Integers
     lane: NDArray[np.int8]
-    position: NDArray[np.float32]
-    speed: NDArray[np.float32]
+    position: Floats32
+    speed: Floats32
 
-    def take(self, index: Ints | NDArray[np.bool_]) -> Sightings:
+    def take(self, index: Integers | Booleans) -> Sightings:
         """The entries of these numbers, or where this is true."""
         return Sightings._make(column[index] for column in self)
 
@@ -97,14 +96,14 @@ def _same_vehicles(first: Sightings, second: Sightings, one: Path, other: Path) 
     return [(int(earlier), int(later)) for earlier, later in pairs]
 
 
-def _common_ticks(both: Sightings, pairs: Ints) -> Ints:
+def _common_ticks(both: Sightings, pairs: Integers) -> Integers:
     """How long both vehicles of each pair are seen, from the later one's first tick to the earlier one's last."""
     ids, where = np.unique(both.vehicle, return_inverse=True)
     first, last = np.full(len(ids), both.tick.max()), np.zeros(len(ids), np.int64)
     np.minimum.at(first, where, both.tick)
     np.maximum.at(last, where, both.tick)
     at = np.searchsorted(ids, pairs)
-    common: Ints = last[at].min(axis=1) - first[at].max(axis=1) + 1
+    common: Integers = last[at].min(axis=1) - first[at].max(axis=1) + 1
     return common
 
 

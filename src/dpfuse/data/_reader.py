@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.data import _cache
 from dpfuse.data._layouts import NEEDED, SITE, Advance, Layout, arrow, batches, detect, records
 from dpfuse.data._rows import Rows, concatenate, periods_of
@@ -157,7 +157,7 @@ def _to_rows(batch: dict[str, Any]) -> Rows:
     )
 
 
-def _to_numbers(column: Any, name: str) -> NDArray[np.float64]:
+def _to_numbers(column: Any, name: str) -> Floats:
     """The column as numbers, all as its rule wants them; times in ms are exact in float64."""
     pa, rule = arrow(), _RULES[name]
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
@@ -170,7 +170,7 @@ def _to_numbers(column: Any, name: str) -> NDArray[np.float64]:
         numbers = column.cast(pa.float64())
     if numbers.null_count:
         raise _Broken
-    values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
+    values: Floats = numbers.to_numpy(zero_copy_only=False)
     # False for NaN as well.
     fits = (values >= rule.lowest) & (values <= rule.highest)
     if not fits.all() or (rule.is_whole and (values != np.floor(values)).any()):

@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._arrays import Booleans, Floats32, Integers
+
 TICK_MS = 100
 
 # Within a period frames keep to the clock; periods of a site differ by 10 seconds or more.
@@ -18,12 +20,12 @@ class Rows(NamedTuple):
 
     vehicle: NDArray[np.int32]
     frame: NDArray[np.int32]  # in tenths of a second, from a start that each period has of its own
-    time_ms: NDArray[np.int64]  # since 1970
+    time_ms: Integers  # since 1970
     lane: NDArray[np.int8]
-    position: NDArray[np.float32]  # of the front, in m from where the recorded stretch begins
-    speed: NDArray[np.float32]  # m/s
+    position: Floats32  # of the front, in m from where the recorded stretch begins
+    speed: Floats32  # m/s
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Rows:
+    def take(self, index: Integers | Booleans) -> Rows:
         """The rows of these numbers, or where this is true."""
         return Rows._make(column[index] for column in self)
 

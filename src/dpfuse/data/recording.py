@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Booleans, Floats32, Integers
 from dpfuse._slots import assign_slots
 from dpfuse.data._join import join
 from dpfuse.data._reader import FileRead, find_files, read_files
@@ -44,11 +45,11 @@ class Recording:
         num_seen_twice: vehicles that two periods saw at once; they are counted once.
     """
 
-    vehicle: NDArray[np.int64]
-    tick: NDArray[np.int64]
+    vehicle: Integers
+    tick: Integers
     lane: NDArray[np.int8]
-    position: NDArray[np.float32]
-    speed: NDArray[np.float32]
+    position: Floats32
+    speed: Floats32
     files: tuple[FileRead, ...]
     passed_over: tuple[Path, ...] = ()
     num_seen_twice: int = 0
@@ -132,7 +133,7 @@ class Recording:
         return first, last
 
     @property
-    def on_main_lanes(self) -> NDArray[np.bool_]:
+    def on_main_lanes(self) -> Booleans:
         return (self.lane >= MAIN_LANES[0]) & (self.lane <= MAIN_LANES[1])
 
 
@@ -195,7 +196,7 @@ def clock(tick: float, form: str = "%H:%M:%S") -> str:
     return f"{datetime.fromtimestamp(tick * _TICK_S, UTC) + _PACIFIC:{form}}"
 
 
-def period_of(tick: NDArray[np.int64]) -> NDArray[np.int64]:
+def period_of(tick: Integers) -> Integers:
     """Number of the published period that each tick falls into, by the clock."""
     return (tick - PERIOD_OFFSET_TICKS) // PERIOD_TICKS
 
@@ -216,8 +217,8 @@ def _check_section(section: tuple[float, float]) -> tuple[float, float]:
 
 
 def _in_slots(
-    step: NDArray[np.int64], vehicle: NDArray[np.int64], values: NDArray[np.float32], num_steps: int
-) -> tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.int64]]:
+    step: Integers, vehicle: Integers, values: Floats32, num_steps: int
+) -> tuple[Floats32, Booleans, Integers]:
     """Measurements, presence and ids by step and slot; from its first step to its last a vehicle keeps its slot."""
     ids, which = np.unique(vehicle, return_inverse=True)
     entered, left = np.full(len(ids), num_steps), np.zeros(len(ids), np.int64)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats, Integers
 from dpfuse.types import Trajectories
 
 _NUM_RESAMPLES = 4000
@@ -15,7 +15,7 @@ MIN_BLOCKS = 8
 """With fewer blocks a percentile interval is far too narrow."""
 
 
-def blocks_of(data: Trajectories, block_steps: int) -> NDArray[np.int64]:
+def blocks_of(data: Trajectories, block_steps: int) -> Integers:
     """The number of the block that each run belongs to, shape (N,).
 
     Runs of one recording that start within the same stretch of `block_steps` are one block: near ones share vehicles
@@ -27,13 +27,13 @@ def blocks_of(data: Trajectories, block_steps: int) -> NDArray[np.int64]:
 
 
 def block_interval(
-    values: NDArray[np.float64],
-    blocks: NDArray[np.int64],
-    statistic: Callable[[NDArray[np.float64]], NDArray[np.float64]],
+    values: Floats,
+    blocks: Integers,
+    statistic: Callable[[Floats], Floats],
     *,
     level: float = 0.95,
     seed: int = 0,
-) -> NDArray[np.float64] | None:
+) -> Floats | None:
     """A percentile interval for a function of means, by drawing blocks with replacement.
 
     Args:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats, Integers
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
@@ -46,20 +47,20 @@ class Report:
     """
 
     mse: float
-    mse_per_step: NDArray[np.float64]
+    mse_per_step: Floats
     coverage: float
     prior_mse: float
     guarantee: Guarantee | None
     interval_s: float
     ci95: tuple[float, float] | None = None
-    ci95_per_step: NDArray[np.float64] | None = None
-    budget_per_step: NDArray[np.float64] | None = None
+    ci95_per_step: Floats | None = None
+    budget_per_step: Floats | None = None
     budget_spent_max: float | None = None
     within_budget: bool | None = None
     epsilon: Mapping[str, float] = field(default_factory=dict)
     delta: float = 1e-5
-    window_errors: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0), repr=False)
-    blocks: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
+    window_errors: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
+    blocks: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     origins: Sequence[Origin] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
@@ -153,7 +154,7 @@ def evaluate(
 
 def summarise(
     windows: Trajectories,
-    errors: NDArray[np.float64],
+    errors: Floats,
     coverage: float,
     state_mean: NDArray[Any],
     guarantee: Guarantee | None,
@@ -200,5 +201,5 @@ def compare(report: Report, reference: Report) -> Comparison:
     )
 
 
-def _pair(interval: NDArray[np.float64] | None) -> tuple[float, float] | None:
+def _pair(interval: Floats | None) -> tuple[float, float] | None:
     return None if interval is None else (float(interval[0]), float(interval[1]))

@@ -9,8 +9,8 @@ import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import PRNGKeyArray
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Integers
 from dpfuse.policy.design import Design
 from dpfuse.policy.rollout import PackedWindows, Rollout, cut, draw_noise, pad_rows, rollout
 from dpfuse.policy.step import Policy
@@ -23,7 +23,7 @@ _ROW_STEP = 256
 class Batch(NamedTuple):
     """Some windows, their numbers, and what the design did in them."""
 
-    numbers: NDArray[np.int64]
+    numbers: Integers
     windows: PackedWindows
     result: Rollout
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats
 from dpfuse.policy.design import Design
 from dpfuse.policy.rollout import PackedWindows, Rollout
 from dpfuse.privacy.budget import as_loss
@@ -22,7 +22,7 @@ class Spending(NamedTuple):
         largest: the most that one window, or one sensor, spent in all, in squared grid steps.
     """
 
-    per_step: NDArray[np.float64]
+    per_step: Floats
     largest: int
 
 

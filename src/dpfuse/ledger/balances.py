@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from dpfuse._arrays import Integers
 from dpfuse._index import ABSENT, Index
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.debits import Debits
 from dpfuse.ledger.store import sqlite
-from dpfuse.privacy.budget import Integers
 
 if TYPE_CHECKING:
     from apsw import Connection

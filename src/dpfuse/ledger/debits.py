@@ -8,9 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from dpfuse import _check
+from dpfuse._arrays import Integers
 from dpfuse.errors import BudgetExceeded
 from dpfuse.ledger.terms import Entry, Terms
-from dpfuse.privacy.budget import Integers, as_ids
+from dpfuse.privacy.budget import as_ids
 
 _ENTRY = np.dtype("<i8")
 # More than any budget, see `Guarantee`.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfuse.optimal.problem import Floats
+from dpfuse._arrays import Floats
 
 
 def first_belief(prior: Floats, emission: Floats) -> Floats:

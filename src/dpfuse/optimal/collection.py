@@ -26,7 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from dpfuse.optimal.problem import Floats
+from dpfuse._arrays import Floats
 from dpfuse.optimal.programme import minimise
 
 NUM_SYMBOLS = (2, 4)

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfuse.optimal.problem import Floats, Problem
+from dpfuse._arrays import Floats
+from dpfuse.optimal.problem import Problem
 
 _LARGEST_LOG_ODDS = 12.0
 

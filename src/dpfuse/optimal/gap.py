@@ -10,7 +10,7 @@ import equinox as eqx
 import numpy as np
 
 from dpfuse import _check
-from dpfuse.optimal.problem import Floats
+from dpfuse._arrays import Floats
 from dpfuse.optimal.simulation import follow, next_belief, posterior
 from dpfuse.optimal.solution import Solution
 from dpfuse.policy.design import Design

@@ -27,13 +27,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats, Integers
 from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kernel, make_options
 from dpfuse.optimal.gaussian import at_prior, nodes_of_belief, position
 from dpfuse.optimal.interpolation import interpolate
-from dpfuse.optimal.problem import Floats, Problem
+from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, next_belief
 from dpfuse.systems import hidden_markov
 
@@ -60,7 +60,7 @@ class GeneralSolution:
     problem: Problem
     value: float
     cost_to_go: Floats
-    left: NDArray[np.int64]
+    left: Integers
     kernels: Floats
     budgets: Floats
     beliefs: Floats

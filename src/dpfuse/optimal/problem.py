@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.errors import FileRefused
 from dpfuse.systems.hidden_markov import HiddenMarkov
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

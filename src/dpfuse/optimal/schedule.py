@@ -11,9 +11,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from dpfuse._arrays import Floats
 from dpfuse.optimal.gaussian import Grid, Tables, make_grid, make_tables, position
 from dpfuse.optimal.interpolation import interpolate
-from dpfuse.optimal.problem import Floats, Problem
+from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, simulate
 
 _ITERATIONS = 80

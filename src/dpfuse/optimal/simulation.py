@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
-from dpfuse.optimal.problem import Floats, Problem
+from dpfuse._arrays import Floats, Integers
+from dpfuse.optimal.problem import Problem
 from dpfuse.privacy.loss import largest_weight
 from dpfuse.systems import hidden_markov
 
@@ -30,7 +30,7 @@ class Simulation:
         budget_left: after it.
     """
 
-    state: NDArray[np.int64]
+    state: Integers
     belief: Floats
     loss: Floats
     budget_left: Floats
@@ -65,7 +65,7 @@ def simulate(problem: Problem, spend: Spend, *, num_runs: int, seed: int) -> Sim
     return follow(problem, spend, state, counts, rng.standard_normal(counts.shape))
 
 
-def follow(problem: Problem, spend: Spend, state: NDArray[np.int64], counts: Floats, noise: Floats) -> Simulation:
+def follow(problem: Problem, spend: Spend, state: Integers, counts: Floats, noise: Floats) -> Simulation:
     """What the spending makes of these runs: how many sensors said 1 and the noise of each release, (runs, K)."""
     after, loss, left = (np.empty(counts.shape) for _ in range(3))
     belief, budget_left = np.full(len(counts), problem.prior[1]), np.full(len(counts), problem.budget)

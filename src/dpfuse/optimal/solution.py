@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dpfuse.optimal.problem import Floats, Problem
+from dpfuse._arrays import Floats
+from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, simulate
 
 

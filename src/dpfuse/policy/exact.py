@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from dpfuse._arrays import Floats, Floats32, Integers
 from dpfuse._index import ABSENT
 from dpfuse.policy.design import Design
 from dpfuse.policy.memory import Memory
@@ -82,11 +83,11 @@ class Proposed(NamedTuple):
         values: what is charged for: features (total) or contributions (individual), shape (rows, d).
     """
 
-    stream: NDArray[np.int64]
-    sensors: NDArray[np.int64]
-    places: NDArray[np.int64]
-    hidden: NDArray[np.float32]
-    values: NDArray[np.float32]
+    stream: Integers
+    sensors: Integers
+    places: Integers
+    hidden: Floats32
+    values: Floats32
 
 
 class ExactStep:
@@ -156,7 +157,7 @@ class ExactStep:
     def propose(
         self,
         carry: Carry,
-        stream: NDArray[np.int64],
+        stream: Integers,
         ids: ArrayLike,
         measurements: ArrayLike,
         present: ArrayLike = True,
@@ -184,10 +185,10 @@ class ExactStep:
     def remember(
         self,
         carry: Carry,
-        stream: NDArray[np.int64],
-        sensors: NDArray[np.int64],
-        places: NDArray[np.int64],
-        hidden: NDArray[np.float32],
+        stream: Integers,
+        sensors: Integers,
+        places: Integers,
+        hidden: Floats32,
     ) -> None:
         """Write into the carry's memory what is to be known of these sensors at the next step, and forget others."""
         step = carry.num_steps + 1
@@ -200,8 +201,8 @@ class ExactStep:
         ids: ArrayLike,
         measurements: ArrayLike,
         present: ArrayLike = True,
-        stream: NDArray[np.int64] | None = None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
+        stream: Integers | None = None,
+    ) -> tuple[Integers, Integers, Floats32]:
         """Who reports, where each is remembered, and what the compiled private part reads: checked, nothing charged.
 
         Private: never publish, it holds reports and what sensors have left.
@@ -220,9 +221,7 @@ class ExactStep:
         block[:, -1] = self.accounts_left(carry.accounts, sensors)
         return sensors, places, block
 
-    def accounts_left(
-        self, accounts: TotalFilter | Accounts, sensors: NDArray[np.int64]
-    ) -> float | NDArray[np.float64]:
+    def accounts_left(self, accounts: TotalFilter | Accounts, sensors: Integers) -> float | Floats:
         """The squared radius that each sensor may still use, with the headroom that training leaves too.
 
         Private: never publish, a sensor's balance tells what it reported.
@@ -244,9 +243,7 @@ class ExactStep:
         """The public part: the estimate from what was released, bit for bit."""
         return self.estimate_many(carry, np.array([released.fusion_weight]), released.value[None])
 
-    def estimate_many(
-        self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]
-    ) -> tuple[Carry, Estimate]:
+    def estimate_many(self, carry: Carry, weights: Integers, values: Integers) -> tuple[Carry, Estimate]:
         """The public part of every stream, from released weights, shape (streams,), and values, shape (streams, d)."""
         block = np.empty((len(values), 1 + values.shape[1]), np.float32)
         block[:, 0] = weights / GRID
@@ -254,7 +251,7 @@ class ExactStep:
         public, query, result = self.public_part(carry.public, block)
         return carry._replace(public=public, query=query), result
 
-    def follow(self, carry: Carry, weights: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[Carry, Estimate]:
+    def follow(self, carry: Carry, weights: Integers, values: Integers) -> tuple[Carry, Estimate]:
         """A step of the past, or one that was skipped: weights and values as they were released, and nothing charged.
 
         One that was skipped has zeros, see `missing_release`.
@@ -272,9 +269,7 @@ class ExactStep:
         if self._horizon is not None and carry.num_steps >= self._horizon:
             raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
 
-    def _in_turns(
-        self, query: Query, hidden: NDArray[np.float32], block: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _in_turns(self, query: Query, hidden: Floats32, block: Floats32) -> tuple[Floats32, Floats32]:
         """The private part over all rows, `num_rows` at a time, and at least once."""
         num_rows, size = len(block), self._num_rows
         if padding := -num_rows % size or size * (num_rows == 0):
@@ -298,7 +293,7 @@ def missing_release(dimension: int) -> Release:
     return Release(np.zeros(dimension, np.int64), 0, None)
 
 
-def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.float32]:
+def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> Floats32:
     """The reports as float32: a row that is not numbers, or of another length, becomes NaN, and no other row does.
 
     Finite values too large for float32 stay finite, to be clipped to the design's range. No message shows a value.
@@ -314,7 +309,7 @@ def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> NDArray[np.f
     return np.where(np.isfinite(values), np.clip(values, -_LARGEST, _LARGEST), np.nan).astype(np.float32)
 
 
-def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
+def _row_by_row(reported: Any, shape: tuple[int, int]) -> Floats:
     if not hasattr(reported, "__len__") or len(reported) != shape[0]:
         raise ValueError(f"measurements must have {shape[0]} rows, one for each id; use NaN for those without a report")
     values = np.full(shape, np.nan)
@@ -328,11 +323,11 @@ def _row_by_row(reported: Any, shape: tuple[int, int]) -> NDArray[np.float64]:
     return values
 
 
-def _zeros_like(part: NDArray[np.float32], num_rows: int) -> NDArray[np.float32]:
+def _zeros_like(part: Floats32, num_rows: int) -> Floats32:
     return np.zeros((num_rows, part.shape[1]), np.float32)
 
 
-def _join(parts: Sequence[jax.Array]) -> NDArray[np.float32]:
+def _join(parts: Sequence[jax.Array]) -> Floats32:
     """The parts one after the other; one alone is not copied."""
     return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 

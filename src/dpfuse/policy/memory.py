@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats32, Integers
 from dpfuse._index import ABSENT, Index
 from dpfuse.types import NOBODY
-
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -29,11 +26,11 @@ class Memory:
         """The place of each sensor, shape (rows,), `ABSENT` for one that is not remembered."""
         return self._index.find(stream, ids)
 
-    def read(self, places: Integers) -> Floats:
+    def read(self, places: Integers) -> Floats32:
         """What is stored there, shape (rows, ...); anything for `ABSENT`."""
         return np.asarray(self._values[places])
 
-    def write(self, step: int, stream: Integers, ids: Integers, places: Integers, values: Floats) -> None:
+    def write(self, step: int, stream: Integers, ids: Integers, places: Integers, values: Floats32) -> None:
         """Remember the values; of several rows of one sensor the first counts, and nobody is remembered."""
         places = self._settle(stream, ids, places)
         if (places == ABSENT).any() or np.bincount(places, minlength=1).max() > 1:

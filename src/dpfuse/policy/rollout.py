@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Integers
 from dpfuse.policy.networks import AnyArray
 from dpfuse.policy.step import (
     Policy,
@@ -159,7 +159,7 @@ def draw_noise(structure: Structure, windows: PackedWindows, key: PRNGKeyArray) 
     return jax.random.normal(key, shape) if structure.is_private else jnp.zeros(shape)
 
 
-def cut(data: Trajectories, run: NDArray[np.int64], start: NDArray[np.int64], num_steps: int) -> PackedWindows:
+def cut(data: Trajectories, run: Integers, start: Integers, num_steps: int) -> PackedWindows:
     """The windows of `num_steps` that begin at step `start[i]` of run `run[i]`, slots where nobody is left out."""
     steps = start[:, None] + np.arange(num_steps)
     window, slot = np.nonzero(data.present[run[:, None], steps].any(axis=1))

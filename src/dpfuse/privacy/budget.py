@@ -21,14 +21,13 @@ from itertools import chain
 from typing import Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpfuse import _check
+from dpfuse._arrays import Booleans, Floats, Integers
 from dpfuse._index import ABSENT, Index, spread
 from dpfuse.errors import BudgetExceeded
 from dpfuse.types import NOBODY, Guarantee
-
-Integers = NDArray[np.int64]
 
 GRID = 2**20
 """Grid steps in one standard deviation of the noise."""
@@ -42,8 +41,8 @@ def squared_steps(guarantee: Guarantee) -> int:
 @overload
 def as_loss(order: float, steps: int) -> float: ...
 @overload
-def as_loss(order: float, steps: Integers) -> NDArray[np.float64]: ...
-def as_loss(order: float, steps: int | Integers) -> float | NDArray[np.float64]:
+def as_loss(order: float, steps: Integers) -> Floats: ...
+def as_loss(order: float, steps: int | Integers) -> float | Floats:
     """Squared grid steps as a Rényi loss at that order, to read and to plan with: alpha n / (2 GRID^2)."""
     return order * steps / (2 * GRID**2)
 
@@ -57,7 +56,7 @@ def check_exact(budget: int, dimension: int) -> None:
         )
 
 
-def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> NDArray[np.bool_]:
+def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> Booleans:
     """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
     sensors = as_ids(ids)
     is_counted = sensors > NOBODY
@@ -260,12 +259,12 @@ class IndividualFilter:
         return f"IndividualFilter(budget={self._budget}, factor={self._factor})"
 
 
-def clear_rows(rows: Integers, keep: NDArray[np.bool_]) -> Integers:
+def clear_rows(rows: Integers, keep: Booleans) -> Integers:
     """The rows, with zeros where `keep` is False."""
     return rows * keep[..., None]
 
 
-def all_entries(entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def all_entries(entries: Booleans) -> Booleans:
     """Whether all entries of a row hold, shape (...): few long columns take a fraction of the time of long rows."""
     result = np.ones(entries.shape[:-1], bool)
     for number in range(entries.shape[-1]):

@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.privacy.budget import GRID
-from dpfuse.privacy.loss import Floats
 
 Conversion = Literal["mironov", "order", "zcdp", "gdp"]
 

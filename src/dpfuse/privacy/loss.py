@@ -26,17 +26,13 @@ from __future__ import annotations
 
 from typing import Literal, overload
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.types import Accounting, Adjacency
 
 FeatureSet = Literal["box", "ball", "orthant"]
 
 FEATURE_SETS: tuple[FeatureSet, ...] = ("box", "ball", "orthant")
-
-Floats = NDArray[np.float64]
 
 
 def charge_factor(features: FeatureSet, dimension: int, adjacency: Adjacency, accounting: Accounting) -> int:

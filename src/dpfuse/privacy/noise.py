@@ -15,7 +15,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from dpfuse import _check
-from dpfuse.privacy.budget import GRID, Integers
+from dpfuse._arrays import Integers
+from dpfuse.privacy.budget import GRID
 
 # Coordinates that take a few milliseconds, in which OpenDP lets go of the interpreter: to wake a thread for less would
 # cost more than it saves.

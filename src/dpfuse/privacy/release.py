@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpfuse import _check
+from dpfuse._arrays import Floats, Integers
 from dpfuse.privacy.budget import (
     GRID,
     IndividualFilter,
-    Integers,
     TotalFilter,
     all_entries,
     as_ids,
@@ -40,7 +40,7 @@ from dpfuse.privacy.budget import (
     counts_once,
     squared_steps,
 )
-from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, Floats, charge_factor
+from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor
 from dpfuse.privacy.noise import Noise, add_noise
 from dpfuse.types import Guarantee
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Floats32
 from dpfuse.errors import ReleaseRefused
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.release import Release
@@ -143,7 +143,7 @@ def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return jax.jit(read), jax.jit(wait)
 
 
-def _to_block(release: Release) -> NDArray[np.float32]:
+def _to_block(release: Release) -> Floats32:
     """Weight and release side by side, in standard deviations of the noise."""
     return (np.array([[release.fusion_weight, *release.value.tolist()]]) / GRID).astype(np.float32)
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Integers
 from dpfuse.remote.follower import make_client
 from dpfuse.replay.transports import OverHTTP, Sent, Transport, post
 from dpfuse.wire.tokens import Tokens
@@ -32,7 +33,7 @@ class Scene(NamedTuple):
     """The road at one moment: the true state, shape (n_x,), and id and measurements of who reports, (m,), (m, n_y)."""
 
     state: NDArray[Any]
-    sensors: NDArray[np.int64]
+    sensors: Integers
     measurements: NDArray[Any]
 
 

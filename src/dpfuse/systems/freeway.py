@@ -19,14 +19,11 @@ from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats32, Integers
 from dpfuse._slots import assign_slots
 from dpfuse.types import NOBODY, Trajectories
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 
 _STEP_S = 0.1
 _LEG_S = 2700.0
@@ -169,9 +166,9 @@ def simulate(
 class Moment(NamedTuple):
     """The section at one step: its density, and id, position and speed of every vehicle, as `simulate` has them."""
 
-    state: Floats
-    sensors: Ints
-    measurements: Floats
+    state: Floats32
+    sensors: Integers
+    measurements: Floats32
 
 
 def watch(freeway: Freeway | None = None, *, interval_s: float = 0.2, seed: int = 0) -> Iterator[Moment]:
@@ -222,12 +219,12 @@ def _one_each(freeway: Freeway | Sequence[Freeway], num_runs: int) -> list[Freew
 class _Drivers(NamedTuple):
     """Vehicles and their drivers; each field has shape (vehicles, rows), where a row is a lane of a run."""
 
-    inverse_desired_speed: Floats
-    time_gap: Floats
-    standstill_gap: Floats
-    acceleration: Floats
-    approach_factor: Floats  # 1 / (2 sqrt(a b))
-    length: Floats
+    inverse_desired_speed: Floats32
+    time_gap: Floats32
+    standstill_gap: Floats32
+    acceleration: Floats32
+    approach_factor: Floats32  # 1 / (2 sqrt(a b))
+    length: Floats32
 
 
 def _draw_drivers(freeway: Freeway, num_vehicles: int, rng: np.random.Generator) -> _Drivers:
@@ -247,7 +244,7 @@ def _draw_drivers(freeway: Freeway, num_vehicles: int, rng: np.random.Generator)
     return _Drivers(*(column.astype(np.float32) for column in columns))
 
 
-def _draw_bottleneck(freeway: Freeway, num_steps: int, rng: np.random.Generator) -> Floats:
+def _draw_bottleneck(freeway: Freeway, num_steps: int, rng: np.random.Generator) -> Floats32:
     """The speed at the end of each lane, shape (num_steps, num_lanes)."""
     ripple_rng, moment_rng, wave_rng = rng.spawn(3)
     second = np.arange(math.ceil(num_steps * _STEP_S) + 1.0)
@@ -272,10 +269,10 @@ def _draw_bottleneck(freeway: Freeway, num_steps: int, rng: np.random.Generator)
     return speed
 
 
-def _equilibrium_gap(drivers: _Drivers, speed: Floats) -> Floats:
+def _equilibrium_gap(drivers: _Drivers, speed: Floats32) -> Floats32:
     """The gap at which drivers keep the speed of the vehicle ahead."""
     ratio = np.minimum(speed * drivers.inverse_desired_speed, np.float32(0.9))
-    gap: Floats = (drivers.standstill_gap + speed * drivers.time_gap) / np.sqrt(1 - np.square(np.square(ratio)))
+    gap: Floats32 = (drivers.standstill_gap + speed * drivers.time_gap) / np.sqrt(1 - np.square(np.square(ratio)))
     return gap
 
 
@@ -289,7 +286,7 @@ class _Traffic:
     """
 
     def __init__(self, freeways: Sequence[Freeway], drivers: _Drivers, num_slots: int) -> None:
-        def by_row(name: str) -> Floats:
+        def by_row(name: str) -> Floats32:
             return np.repeat([np.float32(getattr(each, name)) for each in freeways], freeways[0].num_lanes)
 
         self.road = np.float32(freeways[0].road_m)
@@ -311,19 +308,19 @@ class _Traffic:
         self.coming, self.coming_from = drivers, self.joined.copy()
 
     @property
-    def first(self) -> tuple[Ints, Ints]:
+    def first(self) -> tuple[Integers, Integers]:
         """Where the vehicles are that lead their lanes, as an index into arrays of shape (slots, rows)."""
         return self.joined % self.num_slots, self.rows
 
-    def gaps(self) -> Floats:
+    def gaps(self) -> Floats32:
         """From each front to the rear ahead, the length of the road if nobody is, shape (slots, rows)."""
         np.subtract(self.position[1:], self.drivers.length, out=self.rear[1:])
         self.rear[0] = self.rear[-1]
-        gap: Floats = self.rear[:-1] - self.position[1:]
+        gap: Floats32 = self.rear[:-1] - self.position[1:]
         gap[self.first] = self.road
         return gap
 
-    def advance(self, bottleneck_speed: Floats, noise: Floats) -> None:
+    def advance(self, bottleneck_speed: Floats32, noise: Floats32) -> None:
         """Move all by one step, given the speed at the end of each row and noise of shape (slots, rows)."""
         drivers, dt, first = self.drivers, np.float32(_STEP_S), self.first
         gap = self.gaps()
@@ -410,10 +407,10 @@ def _drive(
 class _Sightings(NamedTuple):
     """Vehicles on the section, one entry for each vehicle and recorded step, in order of time."""
 
-    step: Ints
-    vehicle: Ints  # number of the vehicle in its row, times rows, plus row
-    position: Floats
-    speed: Floats
+    step: Integers
+    vehicle: Integers  # number of the vehicle in its row, times rows, plus row
+    position: Floats32
+    speed: Floats32
 
 
 def _watch(freeway: Freeway, traffic: Iterable[_Traffic]) -> _Sightings:
@@ -427,7 +424,7 @@ def _watch(freeway: Freeway, traffic: Iterable[_Traffic]) -> _Sightings:
     return _Sightings(step, vehicle, position - np.float32(start), speed)
 
 
-def _on_section(traffic: _Traffic, start: float, end: float) -> tuple[Ints, Floats, Floats]:
+def _on_section(traffic: _Traffic, start: float, end: float) -> tuple[Integers, Floats32, Floats32]:
     """Number, position on the road and speed of those between start and end."""
     position = traffic.position[1:].ravel()
     index = np.flatnonzero((position >= start) & (position < end))

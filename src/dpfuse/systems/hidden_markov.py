@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.types import Trajectories
-
-Probabilities = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,9 +28,9 @@ class HiddenMarkov:
         num_sensors: m, needed where the sensors are alike.
     """
 
-    transition: Probabilities
-    sensor_probabilities: Probabilities
-    initial: Probabilities
+    transition: Floats
+    sensor_probabilities: Floats
+    initial: Floats
     num_sensors: int | None = None
 
     def __post_init__(self) -> None:
@@ -84,7 +82,7 @@ def simulate(system: HiddenMarkov, *, num_runs: int, num_steps: int, seed: int) 
     return Trajectories(state=x[..., None].astype(np.float32), measurements=y[..., None].astype(np.float32))
 
 
-def _as_probabilities(name: str, value: Any) -> Probabilities:
+def _as_probabilities(name: str, value: Any) -> Floats:
     try:
         array = np.array(value, np.float64)
     except (TypeError, ValueError) as error:

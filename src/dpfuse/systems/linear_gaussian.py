@@ -9,12 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from dpfuse import _check
+from dpfuse._arrays import Floats
 from dpfuse.types import Trajectories
-
-Matrix = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,12 +29,12 @@ class LinearGaussian:
         initial_covariance: shape (n_x, n_x).
     """
 
-    transition: Matrix
-    process_noise: Matrix
-    measurement: Matrix
-    measurement_noise: Matrix
-    initial_mean: Matrix
-    initial_covariance: Matrix
+    transition: Floats
+    process_noise: Floats
+    measurement: Floats
+    measurement_noise: Floats
+    initial_mean: Floats
+    initial_covariance: Floats
 
     def __post_init__(self) -> None:
         given = {name: _as_finite(name, getattr(self, name)) for name in self.__dataclass_fields__}
@@ -96,7 +95,7 @@ def simulate(system: LinearGaussian, *, num_runs: int, num_steps: int, seed: int
     return Trajectories(state=x.astype(np.float32), measurements=y.astype(np.float32))
 
 
-def _as_finite(name: str, value: ArrayLike) -> Matrix:
+def _as_finite(name: str, value: ArrayLike) -> Floats:
     try:
         array = np.array(value, np.float64)
     except (TypeError, ValueError) as error:
@@ -106,7 +105,7 @@ def _as_finite(name: str, value: ArrayLike) -> Matrix:
     return array
 
 
-def _check_covariance(name: str, value: Matrix) -> None:
+def _check_covariance(name: str, value: Floats) -> None:
     transposed = np.swapaxes(value, -1, -2)
     if not np.allclose(value, transposed, rtol=1e-9, atol=0):
         raise ValueError(f"{name} must be symmetric; pass (S + S.T) / 2 if it differs by rounding only")
@@ -115,8 +114,8 @@ def _check_covariance(name: str, value: Matrix) -> None:
         raise ValueError(f"{name} must have no negative eigenvalue, got {smallest:.3g}; it is a covariance")
 
 
-def _root(covariance: Matrix) -> Matrix:
+def _root(covariance: Floats) -> Floats:
     """A matrix L with L L^T the covariance, which may be singular."""
     values, vectors = np.linalg.eigh(covariance)
-    root: Matrix = vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
+    root: Floats = vectors * np.sqrt(np.maximum(values, 0))[..., None, :]
     return root

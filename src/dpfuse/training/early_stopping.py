@@ -10,14 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
-from numpy.typing import NDArray
 
+from dpfuse._arrays import Booleans, Floats
 from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.step import Networks
 from dpfuse.training.settings import Optimisation
 
 # Told the number of updates made and the validation errors now and at their best, as in `Fitted`.
-Watch = Callable[[int, NDArray[np.float64], NDArray[np.float64]], None]
+Watch = Callable[[int, Floats, Floats], None]
 
 
 class Fitted(NamedTuple):
@@ -30,8 +30,8 @@ class Fitted(NamedTuple):
     """
 
     networks: Networks
-    best: NDArray[np.float64]
-    history: NDArray[np.float64]
+    best: Floats
+    history: Floats
 
 
 class Best:
@@ -45,8 +45,8 @@ class Best:
     def __init__(self, validate: Callable[[Networks], Array], optimisation: Optimisation, watch: Watch) -> None:
         self._validate, self._optimisation, self._watch = validate, optimisation, watch
         self._networks: Networks | None = None
-        self._best: NDArray[np.float64] | None = None
-        self._history: list[NDArray[np.float64]] = []
+        self._best: Floats | None = None
+        self._history: list[Floats] = []
         self._looks_since = 0
 
     def look(self, number: int, networks: Networks, *, is_sound: bool = True) -> bool:
@@ -77,5 +77,5 @@ class Best:
         return Fitted(self._networks, self._best, np.stack(self._history))
 
 
-def _choose(is_better: NDArray[np.bool_], new: Array, old: Array) -> Array:
+def _choose(is_better: Booleans, new: Array, old: Array) -> Array:
     return jnp.where(is_better.reshape(-1, *[1] * (new.ndim - 1)), new, old)

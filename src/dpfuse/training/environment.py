@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats32
 from dpfuse.policy.design import Design
 from dpfuse.policy.networks import AnyArray
 from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
@@ -115,7 +116,7 @@ class Game:
     def is_over(self) -> bool:
         return self._steps_left == 0
 
-    def begin(self, rng: np.random.Generator) -> NDArray[np.float32]:
+    def begin(self, rng: np.random.Generator) -> Floats32:
         """Draw new windows and noise; what is observed before the first release."""
         windows = jax.tree.map(lambda leaf: leaf[0], self._sampler.draw(rng))
         shape = (self._horizon, self._num_envs, self._policy.structure.dimension)
@@ -140,7 +141,7 @@ class Game:
         return Outcome(*map(np.array, outcome))
 
 
-class SpendingVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.float32], NDArray[Any]]):
+class SpendingVectorEnv(VectorEnv[Floats32, Floats32, NDArray[Any]]):
     """Many episodes side by side, in one compiled step.
 
     Made by `gymnasium.make_vec("dpfuse/Spending-v0", num_envs=..., design=..., recording=...)`. All episodes have as
@@ -176,13 +177,11 @@ class SpendingVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.float32], NDAr
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Floats32, dict[str, Any]]:
         super().reset(seed=seed)
         return self._game.begin(self.np_random), {}
 
-    def step(
-        self, actions: NDArray[np.float32]
-    ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
+    def step(self, actions: Floats32) -> tuple[Floats32, NDArray[Any], NDArray[Any], NDArray[Any], dict[str, Any]]:
         none = np.zeros(self.num_envs, bool)
         if self._game.is_over and self._mode == AutoresetMode.NEXT_STEP and self._np_random is not None:
             return self._game.begin(self.np_random), np.zeros(self.num_envs), none, none.copy(), {}
@@ -210,11 +209,11 @@ class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+    ) -> tuple[Floats32, dict[str, Any]]:
         super().reset(seed=seed)
         return self._game.begin(self.np_random)[0], {}
 
-    def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+    def step(self, action: Floats32) -> tuple[Floats32, float, bool, bool, dict[str, Any]]:
         outcome = self._game.step(action)
         info = {name: float(value[0]) for name, value in _info(outcome).items()}
         return np.asarray(outcome.observed)[0], float(outcome.reward[0]), self._game.is_over, False, info

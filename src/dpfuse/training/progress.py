@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from types import TracebackType
 
-import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -16,6 +14,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from dpfuse._arrays import Floats, Floats32
+
 
 class ProgressBar:
     """Shows updates made and validation errors, in the state's own squared units.
@@ -24,7 +24,7 @@ class ProgressBar:
         variance: of each coordinate of the state, by which errors in standard units are scaled.
     """
 
-    def __init__(self, name: str, num_updates: int, variance: NDArray[np.float32], *, shown: bool) -> None:
+    def __init__(self, name: str, num_updates: int, variance: Floats32, *, shown: bool) -> None:
         self._variance = variance
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -47,10 +47,10 @@ class ProgressBar:
     ) -> None:
         self._progress.stop()
 
-    def update(self, number: int, errors: NDArray[np.float64], best: NDArray[np.float64]) -> None:
+    def update(self, number: int, errors: Floats, best: Floats) -> None:
         """Show that `number` updates are done, and the errors of the first few designs, now and at their best."""
         self._progress.update(self._task, completed=number, error=f"{self._text(errors)} (best {self._text(best)})")
 
-    def _text(self, errors: NDArray[np.float64]) -> str:
+    def _text(self, errors: Floats) -> str:
         own_units = (errors * self._variance).mean(1)
         return " ".join(f"{error:.4g}" for error in own_units[:3]) + (" ..." if len(own_units) > 3 else "")

@@ -9,9 +9,9 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from dpfuse import _check
+from dpfuse._arrays import Floats32
 from dpfuse.policy.design import Design
 from dpfuse.policy.step import Constants, Policy, make_networks
 from dpfuse.policy.structure import FilterKind, Spending, Structure
@@ -222,11 +222,11 @@ def _charge_factor(features: FeatureSet, dimension: int, guarantee: Guarantee | 
     return charge_factor(features, dimension, guarantee.adjacency, guarantee.accounting)
 
 
-def _squared_radius(guarantee: Guarantee | None) -> NDArray[np.float32]:
+def _squared_radius(guarantee: Guarantee | None) -> Floats32:
     return np.asarray(float(guarantee.squared_radius) if guarantee else np.inf, np.float32)
 
 
-def _scaling(training: Trajectories, architecture: Architecture) -> list[NDArray[np.float32]]:
+def _scaling(training: Trajectories, architecture: Architecture) -> list[Floats32]:
     """Measurement range and state mean and deviation, as in `Constants`."""
     num_channels = training.measurements.shape[-1]
     seen = training.measurements[training.present]
