@@ -17,7 +17,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-guided us101-record optimality audit docs lock clean
+.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-guided us101-record optimality audit docs transcripts lock clean
 
 help:
 	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
@@ -36,7 +36,8 @@ help:
 	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
 	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
 	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
-	@echo "make docs       write what commands print now into README and docs"
+	@echo "make docs       build the documentation site, with every link checked; site/index.html"
+	@echo "make transcripts run the commands that README and docs show, and write what they print into the pages"
 	@echo "make lock       write the newest versions that fit into constraints.txt"
 	@echo "make clean      remove what was generated, the environment too"
 	@echo
@@ -99,6 +100,9 @@ audit: demo
 	$(BIN)/python experiments/audit/table.py
 
 docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+transcripts: $(READY)
 	$(BIN)/python docs/transcripts.py
 
 # An environment that is half made, or made before pyproject.toml or constraints.txt changed, is brought up to date.
@@ -125,5 +129,5 @@ lock:
 	rm -rf build/lock
 
 clean:
-	rm -rf .venv .venv-bench build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench build dist out site .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

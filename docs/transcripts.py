@@ -1,4 +1,4 @@
-"""What README and docs show that commands print: found here, checked by the tests, and written anew by `make docs`."""
+"""What README and docs show that commands print: found here, checked by tests, renewed by `make transcripts`."""
 
 from __future__ import annotations
 
