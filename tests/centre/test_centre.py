@@ -554,8 +554,8 @@ class TestMemory:
 
         def rooms():
             memory, accounts, balances = centre._carry.memory, centre._carry.accounts, centre._ledger._balances
-            kept = [memory._values, memory._last_step, accounts._spent, balances._spent, balances._unwritten]
-            return [*kept, *(part._index._places for part in (memory, accounts, balances))]
+            keyed = memory._sensors, accounts._accounts, balances._accounts
+            return [array for each in keyed for array in (*each._arrays.values(), each._keys, each._slots)]
 
         report(np.arange(60))
         before = rooms()

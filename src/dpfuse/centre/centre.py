@@ -216,7 +216,7 @@ class FusionCentre:
     def tidy(self) -> None:
         """Do what can wait until a step is out, so that the next ones need not, unless very many come at once."""
         self._ledger.tidy()
-        self._carry.tidy()
+        self._carry.grow()
 
     def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
         """One whole step: each sensor's report, by id, in; what may be published out."""

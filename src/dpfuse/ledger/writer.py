@@ -232,7 +232,7 @@ class Ledger:
             if self._num_apart >= _COMMITS_APART:
                 self._write_balances()
             if self._balances is not None:
-                self._balances.tidy()
+                self._balances.grow()
             self._connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_PASSIVE)
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dpfuse._arrays import Floats, Floats32, Integers
-from dpfuse._index import ABSENT
+from dpfuse._keyed_arrays import ABSENT
 from dpfuse.policy.design import Design
 from dpfuse.policy.memory import Memory
 from dpfuse.policy.step import (
@@ -65,11 +65,11 @@ class Carry(NamedTuple):
     query: Query
     accounts: Accounts
 
-    def tidy(self) -> None:
-        """Make room for more sensors while there is time; nothing that is computed depends on it."""
-        self.memory.tidy()
+    def grow(self) -> None:
+        """Make room for more sensors now, so that a later step need not; no result depends on it."""
+        self.memory.grow()
         if isinstance(self.accounts, IndividualFilter):
-            self.accounts.tidy()
+            self.accounts.grow()
 
 
 class Proposed(NamedTuple):

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse._arrays import Booleans, Floats, Integers
-from dpfuse._index import ABSENT, Index, spread
+from dpfuse._keyed_arrays import ABSENT, KeyedArrays, hash_keys
 from dpfuse.errors import BudgetExceeded
 from dpfuse.types import NOBODY, Guarantee
 
@@ -72,7 +72,7 @@ def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> Booleans:
 def _sharing(sensors: Integers) -> Integers:
     """The rows whose id may be there twice, and a few others: those that share a place of a table with another row."""
     num_bits = max(7, len(sensors).bit_length() + 3)
-    place = spread(sensors, num_bits)
+    place = hash_keys(sensors, num_bits)
     row = np.arange(len(sensors), dtype=np.int32)
     first = np.empty(2**num_bits, np.int32)
     first[place[::-1]] = row[::-1]  # of several rows at one place the one that is written last stays: the first
@@ -163,8 +163,7 @@ class IndividualFilter:
         self._budget = _check.is_count("budget", budget, 0)
         self._factor = _check.is_count("factor", factor)
         check_exact(self._budget, 1)
-        self._index = Index()
-        self._spent = np.zeros(self._index.size, np.int64)
+        self._accounts = KeyedArrays(spent=np.int64(0))
         self.update(spent or {})
 
     @property
@@ -178,21 +177,22 @@ class IndividualFilter:
 
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
-        number = self._find(as_ids(ids))
+        sensors = as_ids(ids)
+        row = self._accounts.find(np.zeros_like(sensors), sensors)
         # Both are within 0 and the budget, of 63 bits.
-        return self._budget - np.where(number == ABSENT, 0, self._spent[number])
+        return self._budget - np.where(row == ABSENT, 0, self._accounts["spent"][row])
 
     def accounts(self) -> dict[int, int]:
         """What each id has spent, to store in a ledger. Private: never publish it."""
-        numbers, _, ids = self._index.keys()
-        pairs = zip(ids.tolist(), self._spent[numbers].tolist(), strict=True)
+        rows, _, ids = self._accounts.keys()
+        pairs = zip(ids.tolist(), self._accounts["spent"][rows].tolist(), strict=True)
         return {sensor: spent for sensor, spent in pairs if spent}
 
     def update(self, spent: Mapping[int, int]) -> None:
         """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
         accounts = _as_accounts(spent, self._budget)
-        number = self._open(np.fromiter(accounts, np.int64, len(accounts)))
-        self._spent[number] = np.fromiter(accounts.values(), np.int64, len(accounts))
+        row = self._open(np.fromiter(accounts, np.int64, len(accounts)))
+        self._accounts["spent"][row] = np.fromiter(accounts.values(), np.int64, len(accounts))
 
     def spend(self, ids: ArrayLike, contributions: ArrayLike, stream: Integers | int = 0) -> Admitted:
         """One step: debit every contribution that fits and clear every one that does not.
@@ -213,47 +213,33 @@ class IndividualFilter:
         rows[refused], costs[refused] = 0, 0
         return Admitted(rows, costs)
 
-    def tidy(self) -> None:
-        """Make room for more accounts while there is time."""
-        self._index.tidy()
-        self._fill_room()
+    def grow(self) -> None:
+        """Make room for more accounts now, so that a later step need not."""
+        self._accounts.grow()
 
     def _debit(self, sensors: Integers, costs: Integers) -> Integers:
         """Take every cost that fits, row by row, and return the rows whose cost does not."""
         rows = np.flatnonzero(costs)
-        number, costs = self._open(sensors[rows]), costs[rows]
-        row = np.arange(len(rows))
-        first = np.empty(self._index.size, np.int64)
-        first[number[::-1]] = row[::-1]  # of several rows of one account the one that is written last stays: its first
-        is_first = first[number] == row
-        # The first row of each at once: a cost, below 2^63, is compared with what is left, and added if it fits.
-        fits = is_first & (costs <= self._budget - self._spent[number])
-        self._spent[number[fits]] += costs[fits]
-        # Then, of those who pay twice, one by one.
+        account, costs = self._open(sensors[rows]), costs[rows]
+        spent = self._accounts["spent"]
+        number = np.arange(len(rows))
+        first = np.empty(len(spent), np.int64)
+        first[account[::-1]] = number[::-1]  # of several entries for one account the last one written, its first, stays
+        is_first = first[account] == number
+        # The first cost of each account, all at once: below 2^63, compared with what is left, and added if it fits.
+        fits = is_first & (costs <= self._budget - spent[account])
+        spent[account[fits]] += costs[fits]
+        # Then, one by one, the costs of those who pay twice.
         for later in np.flatnonzero(~is_first).tolist():
-            account, cost = number[later], int(costs[later])
-            if cost <= self._budget - int(self._spent[account]):
-                self._spent[account] += cost
+            cost = int(costs[later])
+            if cost <= self._budget - int(spent[account[later]]):
+                spent[account[later]] += cost
                 fits[later] = True
         return np.asarray(rows[~fits])
 
-    def _find(self, sensors: Integers) -> Integers:
-        return self._index.find(np.zeros_like(sensors), sensors)
-
     def _open(self, sensors: Integers) -> Integers:
-        """The number of each one's account, which is opened if there is none."""
-        number = self._find(sensors)
-        if (is_new := number == ABSENT).any():
-            new = np.unique(sensors[is_new])
-            self._index.add(np.zeros_like(new), new)
-            self._fill_room()
-            number[is_new] = self._find(sensors[is_new])
-        return number
-
-    def _fill_room(self) -> None:
-        """Nothing spent, for all numbers that the index may give."""
-        if (room := self._index.size - len(self._spent)) > 0:
-            self._spent = np.concatenate([self._spent, np.zeros(room, np.int64)])
+        """The row of each sensor's account; a new account is opened where there is none."""
+        return self._accounts.find_or_add(np.zeros_like(sensors), sensors)
 
     def __repr__(self) -> str:
         return f"IndividualFilter(budget={self._budget}, factor={self._factor})"
