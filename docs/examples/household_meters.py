@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 import dpfuse
-from dpfuse.evaluation.text import state_guarantee, to_text
+from dpfuse.evaluation.text import to_text
 
 HOMES, METERS, MINUTES, CHARGER_KW = 100, 50, 60, 7.0
 # Of each channel: what the fuse of a home allows, and no or yes. Known without looking at anybody's data.
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reports = {name: dpfuse.evaluate(design, test) for name, design in designs.items()}
     gain = dpfuse.compare(reports["individual"], reports["classical"])
     print(to_text(reports, {"individual": gain}, "classical"))
-    print("\n" + state_guarantee(designs["individual"], reports["individual"].epsilon, reports["individual"].delta))
+    print("\n" + reports["individual"].statement)
 
     step = dpfuse.ExactStep(designs["individual"], num_rows=METERS)
     carry = step.init()

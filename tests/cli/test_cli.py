@@ -103,12 +103,12 @@ class TestTheWholeWay:
         }
         assert (folder / "f" / "budget.png").stat().st_size > 0
 
-    def test_evaluate_tells_people_what_is_promised(self, run, recording, design):
+    def test_evaluate_states_the_guarantee_in_words(self, run, recording, design):
         result = run("evaluate", recording, design, "--whole", "--draws", 1)
         assert result.exit_code == 0, result.stderr
         assert "| adaptive |" in result.stdout and "no releases at all (prior)" in result.stdout
         assert "(2, 1.5)-Rényi differential privacy" in result.stdout
-        assert "one sensor's trajectory replaced by any other (replace-one)" in result.stdout
+        assert "(replace-one): the whole trajectory of the sensor is protected" in result.stdout
 
     def test_two_designs_of_one_name_are_both_shown_or_refused(self, run, recording, design, folder):
         (folder / "b").mkdir()

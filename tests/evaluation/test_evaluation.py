@@ -14,10 +14,10 @@ from dpfuse.evaluation import figures, to_text
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
-from dpfuse.evaluation.text import state_guarantee as in_words
 from dpfuse.policy import step
+from dpfuse.privacy.statement import NO_GUARANTEE, state_guarantee
 from dpfuse.types import Trajectories
-from support.designs import busy_data, departing, make_design, with_networks
+from support.designs import busy_data, departing, make_design, make_guarantee, with_networks
 
 HORIZON = 6
 
@@ -220,6 +220,7 @@ class TestErrors:
         report = dpfuse.evaluate(floor, recordings(), num_draws=1)
         assert (report.guarantee, report.budget_per_step, report.budget_spent_max) == (None, None, None)
         assert report.within_budget is None and dict(report.epsilon) == {}
+        assert report.statement == NO_GUARANTEE
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     def test_nobody_there_is_still_an_evaluation(self, designs, accounting):
@@ -232,6 +233,7 @@ class TestErrors:
         design = make_design("individual", horizon=None, expected_stay=5.0)
         report = dpfuse.evaluate(design, recordings(), num_draws=1)
         assert report.mse_per_step.shape == (20,) and report.within_budget
+        assert "for as long as the design runs" in report.statement
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -275,27 +277,10 @@ class TestReports:
         assert f"{reports['classical'].prior_mse:.4g}" in table[4]
         assert len(to_text(reports).splitlines()) == 5
 
-    @pytest.mark.parametrize(
-        ("kind", "phrases"),
-        [
-            (
-                {"accounting": "total"},
-                ["over its 6 releases", "(2, 1.5)-Rényi", "one sensor left out", "one budget for the stream", "5.54"],
-            ),
-            (
-                {"accounting": "individual", "adjacency": "replace-one", "horizon": None},
-                ["for as long as it runs", "replaced by any other", "a budget of its own, which stays secret"],
-            ),
-        ],
-    )
-    def test_the_promise_is_said_in_full(self, kind, phrases):
-        text = in_words(make_design(**kind), {"gdp": 5.545, "zcdp": 5.979, "mironov": 13.01}, 1e-5)
-        for phrase in [*phrases, "whole trajectory of any one sensor", "delta = 1e-05", "Assumed: centre trusted"]:
-            assert phrase in text
-
-    def test_the_floor_promises_nothing(self):
-        floor = make_design(features="unbounded", spending="constant")
-        assert "Nothing is promised" in in_words(floor, {}, 1e-5)
+    def test_a_report_states_the_guarantee_of_its_design(self, reports):
+        for name, accounting in [("classical", "total"), ("individual", "individual")]:
+            expected = state_guarantee(make_guarantee(accounting), horizon=HORIZON, dimension=2).to_text()
+            assert reports[name].statement == expected
 
     def test_figures_are_pictures(self, designs, reports, tmp_path):
         chosen = {"classical": designs["total", "remove-one", "ball"], "box": designs["total", "replace-one", "box"]}

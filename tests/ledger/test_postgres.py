@@ -659,7 +659,7 @@ def test_no_error_shows_anything_private(place, server):
         CliRunner().invoke(cli.app, ["ledger", *words, place.url]).output for words in (["show"], ["show", "--rows"])
     ]
     text = "\n".join(texts)
-    assert "Promised" in text and str(CANARY) not in text and str(cost) not in text
+    assert "Guarantee: (" in text and str(CANARY) not in text and str(cost) not in text
     by_hand(server, place, f"UPDATE accounts SET spent = spent WHERE sensor = {CANARY}", "SELECT 1")
 
 
@@ -709,7 +709,7 @@ def test_the_promise_of_one_centre_is_about_all_streams_of_the_ledger(place, acc
     if accounting == "individual":
         assert promise["epsilon"]["gdp"] == gdp_epsilon(2.0, 1.5, 1e-5, 6 * 2 * 2)
     else:
-        assert any("in all 2 streams it is 2 budgets" in sentence for sentence in promise["in_words"])
+        assert any("a sensor in all 2 streams has 2 budgets" in sentence for sentence in promise["in_words"])
         assert "everything that one stream ever publishes" in promise["in_words"][0]
 
 

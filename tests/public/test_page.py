@@ -138,7 +138,7 @@ class TestFiles:
         text, promise = still.get("/").text, still.get("/v1/guarantee").json()
         assert promise["in_words"][0] in text
         assert "is right at most 73 times in 100" in text
-        assert "remove-one" in text and "what it has left is private" in text
+        assert "remove-one" in text and "what is left of it is private" in text
         for sentence in promise["assumed"] + promise["uncovered"]:
             assert sentence in text
 

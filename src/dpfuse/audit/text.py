@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpfuse.audit.audit import Audit
+from dpfuse.privacy.statement import in_short
 
 
 def to_text(result: Audit) -> str:
@@ -34,10 +35,9 @@ def to_text(result: Audit) -> str:
 
 
 def _verdict(result: Audit) -> str:
-    guarantee = result.guarantee
-    promise = f"({guarantee.order:g}, {guarantee.budget:g})-Rényi differential privacy, {guarantee.adjacency}"
+    guarantee = in_short(result.guarantee)
     tried = f"{result.num_runs} + {result.num_runs} runs of {result.num_steps} releases in each attack"
     if not result.passed:
         failed = sum(not check.passed for check in result.checks)
-        return f"BROKEN: {failed} checks speak against {promise} ({tried})."
-    return f"Passed: nothing was found against {promise} ({tried}; false alarms at most {result.false_alarm:.2g})."
+        return f"BROKEN: {failed} checks speak against {guarantee} ({tried})."
+    return f"Passed: nothing was found against {guarantee} ({tried}; false alarms at most {result.false_alarm:.2g})."

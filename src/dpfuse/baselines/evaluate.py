@@ -8,7 +8,9 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse.baselines.mechanism import LinearMechanism
-from dpfuse.evaluation.report import Report, epsilon_of, summarise
+from dpfuse.evaluation.report import Report, summarise
+from dpfuse.privacy.conversion import epsilons
+from dpfuse.privacy.statement import state_guarantee
 from dpfuse.types import Trajectories
 
 _Z95 = 1.959964
@@ -42,10 +44,11 @@ def evaluate(
         squared = (mechanism.estimator(mechanism.run(clean, rng)) - windows.state) ** 2
         errors += squared.mean(-1) / num_draws
         coverage += float(np.mean(squared <= (_Z95 * mechanism.estimator.std) ** 2)) / num_draws
-    guarantee, loss = mechanism.guarantee, mechanism.loss
+    guarantee, loss, dimension = mechanism.guarantee, mechanism.loss, mechanism.dimension
     return replace(
         summarise(windows, errors, coverage, mechanism.state_mean, guarantee, delta),
         budget_spent_max=loss,
         within_budget=loss <= guarantee.budget,
-        epsilon=epsilon_of(guarantee, delta, length * mechanism.dimension),
+        epsilon=epsilons(guarantee.order, guarantee.budget, delta, length * dimension),
+        statement=state_guarantee(guarantee, horizon=length, dimension=dimension, delta=delta).to_text(),
     )

@@ -13,20 +13,6 @@ if TYPE_CHECKING:
 
 BUDGETS_SHOWN = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
 
-EXPLAINED = {
-    "mironov": "from one order, Mironov's formula: what papers print",
-    "order": "from one order, the best formula there is",
-    "zcdp": "from every order at once; holds for the released noise as it is",
-    "gdp": "the exact curve of Gaussian noise; --coordinates adds what discrete noise costs",
-}
-
-CHANCE_EXPLAINED = (
-    "The chance is that of the best observer there can be, who sees every release, knows all other sensors' "
-    "data and holds it, before looking, as likely as not that one given sensor was there: 50% is guessing, "
-    "100% is knowing. Below about 60% a sensor is well hidden, above 85% hardly. Try first the largest "
-    "budget whose chance you would defend to the person behind it."
-)
-
 
 def account(
     budget: Annotated[
@@ -73,8 +59,7 @@ def _answer(
     if budget is None:
         assert epsilon is not None  # checked by the caller
         budget = privacy.budget_for(epsilon, delta, order, coordinates=coordinates)
-    figures = privacy.epsilons(order, budget, delta)
-    figures["gdp"] = privacy.gdp_epsilon(order, budget, delta, coordinates)
+    figures = privacy.epsilons(order, budget, delta, coordinates)
     if not math.isfinite(figures["gdp"]):
         raise ValueError(f"coordinates must be fewer at delta {delta!r}, got {coordinates}; or use a larger delta")
     return {
@@ -90,6 +75,8 @@ def _answer(
 def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
 
+    from dpfuse.privacy.statement import CHANCE_EXPLAINED
+
     console = Console()
     console.print(_meaning(answer))
     console.print(f"The same as rho-zCDP: rho = {answer['rho']:.4g}; as mu-GDP: mu = {answer['mu']:.4g}.\n")
@@ -100,10 +87,12 @@ def _show(answer: dict[str, Any]) -> None:
 def _meaning(answer: dict[str, Any]) -> Table:
     from rich.table import Table
 
+    from dpfuse.privacy.statement import CONVERSIONS_EXPLAINED
+
     title = f"Budget {answer['budget']:.6g} at order {answer['order']:g}, delta = {answer['delta']:g}"
     table = Table("by", "epsilon", "which is", title=title, title_justify="left")
     for by, epsilon in answer["epsilon"].items():
-        table.add_row(by, f"{epsilon:.4g}", EXPLAINED[by])
+        table.add_row(by, f"{epsilon:.4g}", CONVERSIONS_EXPLAINED[by])
     return table
 
 

@@ -41,7 +41,7 @@ def demo(
         raise typer.BadParameter(f"{out} holds other things than a demo; give another --out")
     began = time.perf_counter()
     import dpfuse
-    from dpfuse.evaluation.text import state_guarantee, to_text
+    from dpfuse.evaluation.text import to_text
 
     dpfuse.use_all_cores()
     typer.echo("simulating traffic ...", err=True)
@@ -50,7 +50,7 @@ def demo(
     typer.echo("evaluating ...", err=True)
     reports = {name: dpfuse.evaluate(design, test, stride=_HORIZON // 2) for name, design in designs.items()}
     paired = {name: dpfuse.compare(reports[name], reports["classical"]) for name in ("adaptive", "individual")}
-    statement = state_guarantee(designs["individual"], reports["individual"].epsilon, reports["individual"].delta)
+    statement = reports["individual"].statement
     for name, design in designs.items():
         design.save(out / f"{name}.dpfuse")
     _draw(designs, reports, test, out)

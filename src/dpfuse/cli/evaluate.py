@@ -33,7 +33,7 @@ def evaluate(
     """
     import dpfuse
     from dpfuse.evaluation import figures as drawn
-    from dpfuse.evaluation.text import state_guarantee, to_text
+    from dpfuse.evaluation.text import to_text
 
     data = dpfuse.Trajectories.load(recording)
     test = data if whole else data.split(by=split_by.value)[2]
@@ -55,5 +55,5 @@ def evaluate(
         typer.echo(json.dumps(answer))
         return
     typer.echo(to_text(reports, paired, reference))
-    for name, design in loaded.items():
-        typer.echo(f"\n{name}: {state_guarantee(design, reports[name].epsilon, delta)}")
+    for name, report in reports.items():
+        typer.echo(f"\n{name}: {report.statement}")

@@ -155,14 +155,14 @@ def _story(file: str, audit: Audit) -> dict[str, Any]:
 def _show(answer: dict[str, Any]) -> None:
     from rich.console import Console
 
+    from dpfuse.privacy.statement import in_short
+    from dpfuse.types import Guarantee
+
     console = Console(soft_wrap=True, highlight=False)
-    promise, is_total = answer["guarantee"], answer["guarantee"]["accounting"] == "total"
-    whose = "each stream" if is_total else "each sensor, over all streams"
+    guarantee = Guarantee(**answer["guarantee"])
+    is_total = guarantee.accounting == "total"
     console.print(f"{answer['file']} is in order. Design {answer['design'][:16]}, {answer['commits']:,} commits.")
-    console.print(
-        f"Promised: a Rényi loss of at most {promise['budget']:g} at order {promise['order']:g} for {whose}, "
-        f"{promise['adjacency']}."
-    )
+    console.print(f"Guarantee: {in_short(guarantee)}.")
     console.print(_table(answer, is_total))
     if not is_total:
         console.print(_PRIVATE)

@@ -16,7 +16,8 @@ from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy.design import Design
 from dpfuse.privacy.budget import as_loss, squared_steps
-from dpfuse.privacy.conversion import epsilons, gdp_epsilon
+from dpfuse.privacy.conversion import Conversion, epsilons
+from dpfuse.privacy.statement import NO_GUARANTEE, state_guarantee
 from dpfuse.types import Guarantee, Origin, Trajectories
 
 # The shortest stretch of time that counts as one piece of evidence: a stop-and-go wave lasts two to three minutes.
@@ -38,8 +39,8 @@ class Report:
             loss is that of the releases together.
         budget_spent_max: the most that any window (total) or sensor (individual) spent, exactly accounted.
         within_budget: whether that is at most the budget, decided in integers.
-        guarantee: what was promised.
-        epsilon: the promise as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
+        epsilon: the guarantee as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
+        statement: the guarantee in words.
         window_errors: squared error of each window; `origins`: where each was cut from; `blocks`: which of them are
             one piece of evidence.
 
@@ -57,8 +58,9 @@ class Report:
     budget_per_step: Floats | None = None
     budget_spent_max: float | None = None
     within_budget: bool | None = None
-    epsilon: Mapping[str, float] = field(default_factory=dict)
+    epsilon: Mapping[Conversion, float] = field(default_factory=dict)
     delta: float = 1e-5
+    statement: str = NO_GUARANTEE
     window_errors: Floats = field(default_factory=lambda: np.zeros(0), repr=False)
     blocks: Integers = field(default_factory=lambda: np.zeros(0, np.int64), repr=False)
     origins: Sequence[Origin] = field(default=(), repr=False)
@@ -122,7 +124,7 @@ def evaluate(
         raise ValueError(f"test must have the (states, channels) of the design, {expected}, got {given}")
     length = (design.structure.horizon or test.num_steps) if num_steps is None else num_steps
     _check.is_count("num_steps", length)
-    horizon = design.structure.horizon
+    horizon, dimension = design.structure.horizon, design.structure.dimension
     if horizon is not None and (length > horizon or (design.structure.has_clock and length != horizon)):
         raise ValueError(f"num_steps must be the design's horizon, {horizon}, got {length}")
     windows = test.windows(length, max(1, length // 4) if stride is None else stride)
@@ -147,7 +149,8 @@ def evaluate(
             budget_per_step=spent_per_step,
             budget_spent_max=as_loss(guarantee.order, most_spent),
             within_budget=most_spent <= squared_steps(guarantee),
-            epsilon=epsilon_of(guarantee, delta, (horizon or length) * design.structure.dimension),
+            epsilon=epsilons(guarantee.order, guarantee.budget, delta, (horizon or length) * dimension),
+            statement=state_guarantee(guarantee, horizon=horizon, dimension=dimension, delta=delta).to_text(),
         )
     return report
 
@@ -176,12 +179,6 @@ def summarise(
         blocks=blocks,
         origins=windows.origins or (),
     )
-
-
-def epsilon_of(guarantee: Guarantee, delta: float, coordinates: int) -> dict[str, float]:
-    """Epsilon by each conversion, the Gaussian curve with what discrete noise costs in that many coordinates."""
-    figures = {str(by): value for by, value in epsilons(guarantee.order, guarantee.budget, delta).items()}
-    return figures | {"gdp": gdp_epsilon(guarantee.order, guarantee.budget, delta, coordinates)}
 
 
 def _widths(design: Design) -> tuple[int, int]:

@@ -23,6 +23,7 @@ from dpfuse.privacy.release import (
     weight_to_grid,
     within_set,
 )
+from dpfuse.privacy.statement import Statement, in_short, state_guarantee
 
 __all__ = [
     "CONVERSIONS",
@@ -36,6 +37,7 @@ __all__ = [
     "Mechanism",
     "Noise",
     "Release",
+    "Statement",
     "TotalFilter",
     "add_noise",
     "as_loss",
@@ -46,12 +48,14 @@ __all__ = [
     "epsilons",
     "from_grid",
     "gdp_epsilon",
+    "in_short",
     "largest_weight",
     "make_noise",
     "mu_of",
     "renyi_loss",
     "rho_of",
     "squared_steps",
+    "state_guarantee",
     "to_grid",
     "weight_to_grid",
     "within_set",

@@ -38,8 +38,11 @@ def mu_of(order: float, budget: float) -> float:
     return math.sqrt(2 * budget / order)
 
 
-def epsilons(order: float, budget: float, delta: float) -> dict[Conversion, float]:
+def epsilons(order: float, budget: float, delta: float, coordinates: int = 0) -> dict[Conversion, float]:
     """The epsilon at this delta by each conversion.
+
+    Args:
+        coordinates: for `gdp`, as in `gdp_epsilon`.
 
     **Guarantees**
         - Releases that are (order, budget)-RDP are (epsilon, delta)-DP by `mironov` (Mironov 2017, Prop. 3)
@@ -49,7 +52,7 @@ def epsilons(order: float, budget: float, delta: float) -> dict[Conversion, floa
           `discrete_surcharge` to delta, or ask for `gdp_epsilon` with the number of coordinates.
         - The unit and the adjacency are those of the budget.
     """
-    return {by: _convert(by, order, budget, delta) for by in CONVERSIONS}
+    return {by: _convert(by, order, budget, delta, coordinates) for by in CONVERSIONS}
 
 
 def gdp_epsilon(order: float, budget: float, delta: float, coordinates: int = 0) -> float:
@@ -61,7 +64,7 @@ def gdp_epsilon(order: float, budget: float, delta: float, coordinates: int = 0)
     Returns:
         The epsilon, infinite where the surcharge alone passes delta.
     """
-    _check_promise(order, budget, delta)
+    _check_arguments(order, budget, delta)
     mu = mu_of(order, budget)
     epsilon = _gaussian_epsilon(mu, delta)
     if not coordinates:
@@ -128,7 +131,7 @@ def chance_to_tell(order: float, budget: float) -> float:
 
 
 def _convert(by: Conversion, order: float, budget: float, delta: float, coordinates: int = 0) -> float:
-    _check_promise(order, budget, delta)
+    _check_arguments(order, budget, delta)
     if by == "mironov":
         return budget + math.log(1 / delta) / (order - 1)
     if by == "order":
@@ -170,7 +173,7 @@ def _bisect(fits: Callable[[float], bool], low: float, high: float) -> float:
     return low
 
 
-def _check_promise(order: float, budget: float, delta: float) -> None:
+def _check_arguments(order: float, budget: float, delta: float) -> None:
     if _check.is_positive("order", order) <= 1:
         raise ValueError(f"order must be > 1, got {order!r}; 2 is a usual choice")
     _check.is_positive("budget", budget)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
@@ -12,10 +12,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 
+from dpfuse.privacy.statement import ASSUMED, UNCOVERED, Statement
 from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after
 from dpfuse.public.feed import Feed
 from dpfuse.public.openapi import answers
-from dpfuse.public.words import Words, in_words
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
@@ -31,16 +31,15 @@ HEADERS = {
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 
 
-def page_router(feed: Feed, promise: Mapping[str, Any], *, labels: Sequence[str] = (), max_followers: int) -> APIRouter:
+def page_router(feed: Feed, statement: Statement, *, labels: Sequence[str] = (), max_followers: int) -> APIRouter:
     """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
 
     Args:
-        promise: what `GET /v1/guarantee` answers.
         labels: what each coordinate of the state is called, with its unit in brackets: "density [veh/km]".
         max_followers: how many may follow the feed at once.
     """
     router, seats = APIRouter(), Seats(max_followers)
-    _add_files(router, render(feed, promise, labels).encode())
+    _add_files(router, render(feed, statement, labels).encode())
 
     @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
     async def follow_feed(
@@ -78,7 +77,7 @@ def _add_files(router: APIRouter, page: bytes) -> None:
         return Response(content, media_type=kind, headers=HEADERS)
 
 
-def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -> str:
+def render(feed: Feed, statement: Statement, labels: Sequence[str] = ()) -> str:
     """The page's HTML, with its settings and the guarantee written into it."""
     settings = json.dumps(page_settings(feed, labels))
     return Template(
@@ -88,7 +87,7 @@ def render(feed: Feed, promise: Mapping[str, Any], labels: Sequence[str] = ()) -
         version=html.escape(version("dpfuse")),
         fingerprint=feed.fingerprint,
         design=feed.fingerprint[:12],
-        **_fragments(in_words(promise)),
+        **_fragments(statement),
     )
 
 
@@ -120,16 +119,16 @@ def _label(text: str) -> dict[str, str]:
     return {"name": name.strip(), "unit": unit.strip().removesuffix("]")}
 
 
-def _fragments(words: Words) -> dict[str, str]:
+def _fragments(statement: Statement) -> dict[str, str]:
     def items(sentences: Sequence[str]) -> str:
         return "".join(f"<li>{html.escape(sentence)}</li>" for sentence in sentences)
 
     facts = "".join(
-        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in words.facts
+        f"<div><dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd></div>" for name, value in statement.facts
     )
     return {
-        "promise": html.escape(words.promise),
+        "sentence": html.escape(statement.sentence),
         "facts": facts,
-        "assumed": items(words.assumed),
-        "uncovered": items(words.uncovered),
+        "assumed": items(ASSUMED),
+        "uncovered": items(UNCOVERED),
     }

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dpfuse._extras import requires_extra
+from dpfuse.privacy.budget import GRID
+from dpfuse.privacy.statement import Statement, state_guarantee
 from dpfuse.public.hub import Hub, ReplayNotes
 from dpfuse.public.openapi import CLOCK, GUARANTEE, RELEASES, answers
 from dpfuse.public.rows import orjson, release_message
-from dpfuse.public.statement import describe_promise
 from dpfuse.wire import openapi
 from dpfuse.wire.intake import Intake
 from dpfuse.wire.messages import MAX_BATCH, MAX_BODY, read_json
@@ -90,21 +91,25 @@ def make_app(
         redirect_slashes=False,
     )
     app.state.notes = notes = ReplayNotes() if replay else None
-    in_ledger = len(centre.ledger_streams)
-    promise = describe_promise(design, hub.streams, in_ledger, ticker.interval_s, ticker.delay_s)
     feed = Feed(
         hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
+    )
+    statement = state_guarantee(
+        feed.guarantee,
+        horizon=design.structure.horizon,
+        dimension=design.structure.dimension,
+        num_streams=len(centre.ledger_streams),
     )
     _handle_errors(app)
     _add_reports(app, Intake(centre, tokens, ticker, notes))
     _add_releases(app, ticker, hub, Seats(max_subscribers))
-    _add_facts(app, ticker, feed, promise)
+    _add_facts(app, ticker, feed, statement)
     _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
     app.include_router(metrics_router(feed, ticker.clock))
     if page:
-        app.include_router(page_router(feed, promise, labels=labels, max_followers=max_subscribers))
+        app.include_router(page_router(feed, statement, labels=labels, max_followers=max_subscribers))
     return app
 
 
@@ -156,8 +161,9 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, seats: Seats) -> None:
         return EventStream(frames, seats.leave)
 
 
-def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, promise: dict[str, Any]) -> None:
-    """What is promised, and how far it has come."""
+def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, statement: Statement) -> None:
+    """The guarantee, and how much of it is spent."""
+    guarantee = statement.to_dict() | _settings(feed, ticker.delay_s)
 
     @app.get("/v1/clock", responses=answers(200, CLOCK), tags=["facts"])
     async def get_clock() -> Response:
@@ -167,8 +173,24 @@ def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, promise: dict[str, Any]
 
     @app.get("/v1/guarantee", responses=answers(200, GUARANTEE), tags=["facts"])
     async def get_guarantee() -> Response:
-        """What is promised to each sensor, in numbers and in words."""
-        return _answer(promise)
+        """The guarantee for each sensor, in numbers and in words, and the public settings of the centre."""
+        return _answer(guarantee)
+
+
+def _settings(feed: Feed, delay_s: float) -> dict[str, Any]:
+    """The public settings of a centre."""
+    structure, constants = feed.design.structure, feed.design.policy.constants
+    ranges = zip(constants.measurement_low.tolist(), constants.measurement_high.tolist(), strict=True)
+    return {
+        "fingerprint": feed.fingerprint,
+        "streams": list(feed.hub.streams),
+        "interval_s": feed.interval_s,
+        "delay_s": delay_s,
+        "channels": [{"low": low, "high": high} for low, high in ranges],
+        "num_states": structure.num_states,
+        "dimension": structure.dimension,
+        "grid": GRID,
+    }
 
 
 def _add_estimator(app: FastAPI, design: Design) -> None:
