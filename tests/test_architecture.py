@@ -15,7 +15,7 @@ import dpfuse
 
 SOURCE = Path(dpfuse.__file__).parent
 MODULES = sorted(SOURCE.rglob("*.py"))
-BASE = {"errors", "types", "_check", "_archive", "_arrays", "_extras", "_keyed_arrays", "_slots"}
+BASE = {"errors", "types", "_check", "_archive", "_arrays", "_extras", "_keyed_arrays", "_slots", "_stats"}
 # What each part may import, apart from itself.
 ALLOWED = {
     **{name: BASE for name in BASE},

@@ -10,9 +10,10 @@ from scipy.optimize import brentq, linprog
 from scipy.stats import norm
 
 from dpfuse import optimal
-from dpfuse.optimal.collection import best_cost, best_kernel, make_options, renyi_divergences
+from dpfuse.optimal.collection import best_cost, best_kernel, make_options
 from dpfuse.optimal.general import _worth
 from dpfuse.optimal.programme import minimise
+from support.belief import first_belief, posterior_of_state, renyi_divergences, update_belief
 
 FIVE = 5.0
 
@@ -258,7 +259,7 @@ class TestMemory:
         rng, problem = np.random.default_rng(5), single()
         emission = np.eye(2)
         for _ in range(20):
-            belief = optimal.first_belief(problem.prior, emission)
+            belief = first_belief(problem.prior, emission)
             for k in range(3):
                 collection = rng.dirichlet(np.ones(3), 2 ** (k + 1))  # a distribution for each history
                 by_present = belief.reshape(2, -1, 2).sum(axis=0)
@@ -269,23 +270,21 @@ class TestMemory:
                 np.testing.assert_allclose(joint, memoryless, atol=1e-12)
                 pairs = [np.stack([a, b], axis=1) for a in collection for b in collection]
                 assert renyi_divergences(averaged.T, 2.0).max() <= renyi_divergences(np.array(pairs), 2.0).max() + 1e-12
-                belief = optimal.update_belief(
-                    belief, collection[:, int(rng.integers(3))], problem.transition, emission
-                )
+                belief = update_belief(belief, collection[:, int(rng.integers(3))], problem.transition, emission)
 
     def test_the_past_of_a_sensor_that_errs_is_worth_something(self):
         """All budget at the last of three steps: randomised response on the majority beats that on the last value."""
         problem = single(transition=[[0.98, 0.02], [0.02, 0.98]], sensor_probabilities=[0.25, 0.75], prior=[0.5, 0.5])
         emission = np.array([[0.75, 0.25], [0.25, 0.75]])
-        belief = optimal.first_belief(problem.prior, emission)
+        belief = first_belief(problem.prior, emission)
         for k in (1, 2):
-            belief = optimal.update_belief(belief, np.ones(2**k), problem.transition, emission)
+            belief = update_belief(belief, np.ones(2**k), problem.transition, emission)
         history = np.array(list(np.ndindex(2, 2, 2)))
 
         def expected_variance(statistic):
             truth = 0.85
             likelihoods = [np.where(statistic == z, truth, 1 - truth) for z in (0, 1)]
-            posteriors = [optimal.posterior_of_state(belief, likelihood)[1] for likelihood in likelihoods]
+            posteriors = [posterior_of_state(belief, likelihood)[1] for likelihood in likelihoods]
             chances = [(belief * likelihood).sum() for likelihood in likelihoods]
             return sum(p * b * (1 - b) for p, b in zip(chances, posteriors, strict=True))
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from dpfuse import _check
+from dpfuse._stats import Z95
 from dpfuse.baselines.mechanism import LinearMechanism
 from dpfuse.evaluation.report import Report, summarise
 from dpfuse.privacy.conversion import epsilons
 from dpfuse.privacy.statement import state_guarantee
 from dpfuse.types import Trajectories
-
-_Z95 = 1.959964
 
 
 def evaluate(
@@ -43,7 +42,7 @@ def evaluate(
     for _ in range(_check.is_count("num_draws", num_draws)):
         squared = (mechanism.estimator(mechanism.run(clean, rng)) - windows.state) ** 2
         errors += squared.mean(-1) / num_draws
-        coverage += float(np.mean(squared <= (_Z95 * mechanism.estimator.std) ** 2)) / num_draws
+        coverage += float(np.mean(squared <= (Z95 * mechanism.estimator.std) ** 2)) / num_draws
     guarantee, loss, dimension = mechanism.guarantee, mechanism.loss, mechanism.dimension
     return replace(
         summarise(windows, errors, coverage, mechanism.state_mean, guarantee, delta),

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
+from dpfuse._stats import Z95
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
@@ -22,7 +23,6 @@ from dpfuse.types import Guarantee, Origin, Trajectories
 
 # The shortest stretch of time that counts as one piece of evidence: a stop-and-go wave lasts two to three minutes.
 _BLOCK_S = 180.0
-_Z95 = 1.959964
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def evaluate(
         squared = (result.mean - real.state).astype(np.float64) ** 2
         share = len(numbers) / (windows.num_runs * num_draws)
         errors[numbers] += squared.mean(axis=2).T / num_draws
-        coverage += share * float(np.mean(squared <= (_Z95 * result.std) ** 2))
+        coverage += share * float(np.mean(squared <= (Z95 * result.std) ** 2))
         if design.guarantee:
             spending = exact_spending(design, real, result)
             spent_per_step += share * spending.per_step

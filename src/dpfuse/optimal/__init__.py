@@ -1,6 +1,5 @@
-"""Theorem 1 on finite systems: how good a fusion policy can be, and how the best one spends."""
+"""Theorem 1 on finite systems: the least cost that any spending rule can reach, and the rule that reaches it."""
 
-from dpfuse.optimal.belief import first_belief, posterior_of_state, update_belief
 from dpfuse.optimal.crosscheck import crosscheck
 from dpfuse.optimal.gap import Gap, measure_gap
 from dpfuse.optimal.gaussian import solve
@@ -20,11 +19,8 @@ __all__ = [
     "Solution",
     "best_schedule",
     "crosscheck",
-    "first_belief",
     "measure_gap",
-    "posterior_of_state",
     "simulate",
     "solve",
     "solve_general",
-    "update_belief",
 ]

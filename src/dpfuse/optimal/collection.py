@@ -5,16 +5,18 @@ distributions add up to 1 if sum M = 1 and sum M t = 0, and the Rényi loss is a
 
     sum M phi(t) <= exp((alpha - 1) L)  and  sum M phi(-t) <= the same,    phi(t) = (1 + t)^alpha (1 - t)^(1 - alpha).
 
-What comes next is worth h(t_z) after symbol z, per unit of M, whatever the other symbols are, so the cost is
-sum M(z) h(t_z). **All of this is linear in M**: the best collection is a linear programme over measures on (-1, 1)
-with two equations and two inequalities, and such a programme has an optimum on at most four points. Hence no alphabet,
-a continuous one neither, beats four symbols.
+The cost after symbol z is h(t_z) per unit of M, independent of the other symbols. So the whole cost is
+sum M(z) h(t_z). **All of this is linear in M**: the best collection solves a linear programme over measures on (-1, 1)
+with two equations and two inequalities. Such a programme has an optimum on at most four points. Hence no alphabet, not
+even a continuous one, is better than four symbols.
 
-The programme is solved on nodes of t, to a proven optimum among them. They reach so far that no collection within the
-loss has more than a millionth of its weight beyond, on either side (or to likelihood ratios of e^32, at orders near 1).
-What is lost between them is not bounded but measured: `dpfuse.optimal.solve_general` compares with half as many. With
-two symbols t_0 and t_1 are all there is: one number places them on the edge of what the loss allows, and h is searched
-along it.
+**Four symbols.** The programme is solved on nodes of t, to a proven optimum among them. The nodes reach so far that a
+collection within the loss has at most a millionth of its weight beyond them on either side (or to likelihood ratios of
+e^32, for orders near 1). The error between the nodes is measured: `dpfuse.optimal.solve_general` compares with half as
+many nodes.
+
+**Two symbols.** The weight of one symbol determines t_0 and t_1 at the limit that the loss allows. The cost is
+evaluated along these weights.
 """
 
 from __future__ import annotations
@@ -31,29 +33,30 @@ from dpfuse.optimal.programme import minimise
 
 NUM_SYMBOLS = (2, 4)
 
-# Nodes of log F(z|1) / F(z|0) to either side of 0: evenly spaced up to that of randomised response, which thus lies on
-# a node itself, and from there in equal ratios.
+# Nodes of log F(z|1) / F(z|0) on either side of 0: evenly spaced up to that of randomised response, which is a node,
+# and then in equal ratios.
 _NEAR = 12
 _FAR = 48
-# As far as a symbol of this weight may lie: more of it would exceed the loss alone.
+# The nodes end where a symbol of this weight alone would use up the loss.
 _LEAST_WEIGHT = 1e-6
-# Half the log-ratio at which a symbol is as good as certain; near 19, t is 1 in double precision.
+# Largest half log-ratio. Near 19, t is 1 in double precision.
 _LARGEST = 16.0
-# Steps between all weight on the one of two symbols and on the other.
+# Weights of the second of two symbols that are tried, between 0 and 1.
 _NUM_PLACES = 64
 _BISECTIONS = 60
-# Drawn together by this much, so that rounding cannot carry the loss past what is charged.
+# The two distributions are mixed by this share, so that rounding keeps the loss within the charge.
 _SAFETY = 1e-6
 
 
 class Options(NamedTuple):
-    """Where symbols may lie for each of some losses, along the first axis.
+    """The possible symbols for each loss; losses are the first axis.
 
     Attributes:
-        shift: t, of each node, shape (losses, nodes), or of two symbols in each place, shape (losses, places, 2).
-        weight: M of each of two symbols, shape (losses, places, 2).
-        rows: the constraints on M of the nodes, and two columns for what is left unused, scaled by `column`.
-        column: the scale of each column.
+        shift: t. Four symbols: of each node, shape (losses, nodes). Two symbols: of both, for each weight that is
+            tried, shape (losses, places, 2).
+        weight: two symbols only: M of both, shape (losses, places, 2).
+        rows: four symbols only: the constraints on M, with two slack columns, scaled by `column`.
+        column: four symbols only: the scale of each column.
     """
 
     shift: Array
@@ -62,21 +65,14 @@ class Options(NamedTuple):
     column: Array
 
 
-def renyi_divergences(kernel: Floats, order: float) -> Floats:
-    """The Rényi divergence between the two distributions of a kernel F(z | y), (..., symbols, 2), in each direction."""
-    zero, one = kernel[..., 0], kernel[..., 1]
-    moments = [(p**order * q ** (1 - order)).sum(-1) for p, q in [(zero, one), (one, zero)]]
-    return np.asarray(np.log(np.stack(moments, axis=-1)) / (order - 1))
-
-
 def make_options(losses: Floats, order: float, num_symbols: int, *, coarseness: int = 1) -> Options:
-    """The options for losses above 0, shape (losses,): every node, or with coarseness 2 every second one."""
-    nothing = np.zeros((len(losses), 0))
+    """The options for losses above 0, shape (losses,). Coarseness 2 keeps every second node."""
+    empty = np.zeros((len(losses), 0))
     if num_symbols == 2:
         place = np.linspace(0, 1, _NUM_PLACES + 1)[coarseness:-1:coarseness]
         shift = _farthest(place, losses[:, None], order)
         weight = np.stack([1 - place, place], axis=1)
-        return _on_device(shift, np.tile(weight, (len(losses), 1, 1)), nothing, nothing)
+        return _on_device(shift, np.tile(weight, (len(losses), 1, 1)), empty, empty)
     unit = _farthest(np.array(0.5), losses, order)[:, 1:]
     allowed = np.expm1((order - 1) * losses)[:, None]
     shift = _nodes(unit, allowed, order)[:, ::coarseness]
@@ -84,11 +80,11 @@ def make_options(losses: Floats, order: float, num_symbols: int, *, coarseness: 
     unused = np.broadcast_to(np.eye(4)[:, 2:], (len(losses), 4, 2))
     rows = np.concatenate([np.stack(moments, axis=1), unused], axis=2)
     column = 1 / np.maximum(np.abs(rows).max(axis=1), 1.0)
-    return _on_device(shift, nothing, rows * column[:, None], column)
+    return _on_device(shift, empty, rows * column[:, None], column)
 
 
 def _nodes(unit: Floats, allowed: Floats, order: float) -> Floats:
-    """The nodes' t for each loss, given that of randomised response and how far sum M phi(t) may be above 1, (n, 1)."""
+    """The t of the nodes for each loss, from that of randomised response and the allowed excess of phi, (n, 1)."""
     half_ratio = np.minimum(np.arctanh(unit), _LARGEST)
     low, high = half_ratio, np.full_like(half_ratio, _LARGEST)
     for _ in range(_BISECTIONS):
@@ -106,7 +102,7 @@ def _on_device(*arrays: Floats) -> Options:
 
 
 def _farthest(place: Floats, losses: Floats, order: float) -> Floats:
-    """Shifts of two symbols of weights 1 - place and place, as far apart as each loss allows, shape (..., 2)."""
+    """The t of two symbols of weights 1 - place and place, as far apart as the loss allows, shape (..., 2)."""
     place, losses = np.broadcast_arrays(place, losses)
     weight, direction = np.stack([1 - place, place], axis=-1), np.stack([-place, 1 - place], axis=-1)
     low, high = np.zeros(place.shape), 1 / np.maximum(place, 1 - place)
@@ -120,12 +116,12 @@ def _farthest(place: Floats, losses: Floats, order: float) -> Floats:
 
 
 def _excess(shift: Floats, order: float) -> Floats:
-    """phi(t) less its tangent at 0, which costs every collection the same: accurate where the loss is small."""
+    """phi(t) minus its tangent at 0. The tangent is equal for all collections; without it small losses are accurate."""
     return np.asarray(np.expm1(order * np.log1p(shift) + (1 - order) * np.log1p(-shift)) - (2 * order - 1) * shift)
 
 
 def best_cost(options: Options, worth: Array) -> tuple[Array, Array]:
-    """The least cost at one loss, and how far it is from proven; `worth` is h at every `shift`."""
+    """The least cost at one loss, and its distance from a proven optimum; `worth` is h at every `shift`."""
     if options.shift.ndim == 2:
         return (options.weight * worth).sum(-1).min(), jnp.zeros(())
     weight, gap = _programme(options, worth)
@@ -133,12 +129,12 @@ def best_cost(options: Options, worth: Array) -> tuple[Array, Array]:
 
 
 def best_kernel(options: Options, worth: Array) -> Float[Array, "symbols 2"]:
-    """F(z | y) of the least cost, on exactly as many symbols as there may be."""
+    """F(z | y) of least cost, with exactly two or four symbols."""
     if options.shift.ndim == 2:
         place = (options.weight * worth).sum(-1).argmin()
         return _as_kernel(options.weight[place], options.weight[place] * options.shift[place])
     weight, _ = _programme(options, worth)
-    # An optimum has four points; the rest is what the solver left over, and joins the nearest of them.
+    # An optimum has four points. The solver leaves small weights elsewhere, which join the nearest of the four.
     centres = jnp.sort(jax.lax.top_k(weight, 4)[1])
     group = (jnp.arange(len(weight))[:, None] * 2 > centres[:-1] + centres[1:]).sum(1)
     members = jax.nn.one_hot(group, 4)
@@ -153,7 +149,7 @@ def _as_kernel(weight: Array, shifted: Array) -> Float[Array, "symbols 2"]:
 
 def _programme(options: Options, worth: Array) -> tuple[Array, Array]:
     """The optimal M on the nodes, and the gap in units of cost."""
-    # A line in t costs every collection the same; without it, and scaled, the programme is well conditioned.
+    # A term linear in t is equal for all collections. Without it, and scaled, the programme is well conditioned.
     middle = len(worth) // 2
     slope = (worth[middle + 1] - worth[middle - 1]) / (options.shift[middle + 1] - options.shift[middle - 1])
     bend = worth - worth[middle] - slope * options.shift

@@ -1,4 +1,4 @@
-"""Figures of a solved problem: what the future costs, what to spend, and what an observer comes to believe."""
+"""Figures of a solved problem: cost to go, spending, and the beliefs along one run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RUNS_TO_CHOOSE_FROM = 200
 
 
 def plot_solution(solution: Solution | GeneralSolution) -> Figure:
-    """Cost to go at the first step and spending at the first step and half-way, over budget left and belief."""
+    """Cost to go at the first step, and spending at the first and the middle step, by budget left and belief."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 3.6), layout="constrained")
@@ -32,7 +32,7 @@ def plot_solution(solution: Solution | GeneralSolution) -> Figure:
     with np.errstate(invalid="ignore", divide="ignore"):
         shares = 100 * solution.spending / solution.budgets[:, None]
     for axis, step in [(axes[1], 0), (axes[2], middle)]:
-        _draw(axis, solution, shares[step], f"spent at step {step + 1} [% of the rest]", "magma", largest=100.0)
+        _draw(axis, solution, shares[step], f"spent at step {step + 1} [% of the budget left]", "magma", largest=100.0)
     axes[0].set_ylabel("belief that the state is 1,\nbefore the release")
     return figure
 
@@ -45,7 +45,7 @@ def _draw(
     colours: str,
     largest: float | None = None,
 ) -> None:
-    # Without budget there is nothing to spend a share of.
+    # At budget 0 the share is undefined: that node is left out.
     mesh = axis.pcolormesh(
         solution.budgets[1:], solution.beliefs, values[1:].T, cmap=colours, vmin=0, vmax=largest, shading="gouraud"
     )
@@ -56,7 +56,7 @@ def _draw(
 
 
 def plot_path(solution: Solution | GeneralSolution, *, seed: int = 0) -> Figure:
-    """A run in which the state changes, that of median cost: the state, the observer's belief and the spending."""
+    """State, belief and spending of one run: among runs in which the state changes, the run of median cost."""
     from matplotlib.figure import Figure
 
     runs = solution.simulate(num_runs=_RUNS_TO_CHOOSE_FROM, seed=seed)

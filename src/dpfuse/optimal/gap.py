@@ -1,4 +1,4 @@
-"""How far a learned design is from the optimum, and whether its spending or its estimator is to blame."""
+"""How far a learned design is from the optimum, and how much of it is due to its spending and to its estimator."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
+from dpfuse._stats import Z95
 from dpfuse.optimal.simulation import follow, next_belief, posterior
 from dpfuse.optimal.solution import Solution
 from dpfuse.policy.design import Design
@@ -19,20 +20,20 @@ from dpfuse.privacy.loss import renyi_loss
 from dpfuse.systems import hidden_markov
 
 _BATCH = 1000
-_Z95 = 1.959964
 
 _run = eqx.filter_jit(rollout)
 
 
 @dataclass(frozen=True)
 class Gap:
-    """Relative distances from J*, from runs in which the design and the optimal policy see the same data and noise.
+    """The cost of a design above the optimum, relative to J*, from runs with the same data and noise for both.
 
     Attributes:
-        total: how much more the design costs than J*; `ci95`: its 95% interval.
-        spending: the part that a perfect estimator would have left: what was spent in the wrong place.
-        estimator: the part that E adds, the mean squared distance of its estimates from the posterior mean.
-        most_spent: in any run, of the budget.
+        total: (cost of the design - cost of the optimal policy) / J*.
+        ci95: the 95% interval of `total`.
+        spending: the part due to the spending. It remains if the estimator is exact.
+        estimator: the part due to E: the mean squared distance of its estimates from the posterior mean.
+        most_spent: the largest loss of a run. It is at most the budget.
     """
 
     total: float
@@ -42,28 +43,29 @@ class Gap:
     most_spent: float
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON takes them."""
+        """The fields as JSON values."""
         return asdict(self)
 
 
 def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, seed: int = 0) -> Gap:
-    """The gap of a design whose feature is the measurement itself (`recurrent_filter="affine"`), as in the solution.
+    """The gap of a design to the solution of its problem.
 
-    The design's error is taken given what it released, pi (1 - pi) + (estimate - pi)^2 with the exact posterior pi,
-    which has the same mean as its squared error and less noise.
+    The design must use the solution's feature, the measurement (`recurrent_filter="affine"`). Its cost at a step is
+    taken given its releases, pi (1 - pi) + (estimate - pi)^2 with the exact posterior pi. This has the same mean as the
+    squared error and a smaller variance.
 
     Args:
-        design: with total accounting and charge factor 1, which is what the solution spends by.
-        solution: of the problem that the design is for.
-        num_runs: rounded up to whole thousands.
-        seed: of the runs.
+        design: a design with total accounting and charge factor 1, as in the solution.
+        solution: the solution of the problem that the design is for.
+        num_runs: simulated runs, rounded up to whole thousands.
+        seed: of the simulated runs.
     """
     problem, structure = solution.problem, design.structure
     if structure.recurrent_filter != "affine" or structure.horizon != problem.horizon or design.guarantee is None:
         raise ValueError("design must have recurrent_filter='affine', a guarantee and the problem's horizon")
     if (structure.accounting, structure.charge_factor) != ("total", 1):
         raise ValueError(
-            "design must have total accounting and charge factor 1 (one channel), as the solution spends by, got "
+            "design must have total accounting and charge factor 1 (one channel), as the solution has, got "
             f"{structure.accounting} accounting and charge factor {structure.charge_factor}"
         )
     if (design.guarantee.order, design.guarantee.budget) != (problem.order, problem.budget):
@@ -87,7 +89,7 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
         spent = max(spent, float(renyi_loss(problem.order, 1, weight).sum(1).max()))
     own, away, best = (np.concatenate(parts) / solution.value for parts in (variance, distance, optimal))
     difference = own + away - best
-    margin = _Z95 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
+    margin = Z95 * float(difference.std(ddof=1)) / np.sqrt(len(difference))
     total = float(difference.mean())
     return Gap(total, (total - margin, total + margin), float((own - best).mean()), float(away.mean()), spent)
 

@@ -1,19 +1,19 @@
-"""Theorem 1 for the structured release: what to spend on Z_k = g_k count_k + N(0, 1), given budget left and belief.
+"""Theorem 1 for the structured release Z_k = g_k count_k + N(0, 1): the optimal loss by budget left and belief.
 
-The sensors' feature is fixed, the measurement itself, so that a release is g times the number of sensors that say 1
-plus noise, at a loss of alpha g^2 / 2 (`dpfuse.privacy.loss`). It depends on the present measurements alone, so the
-belief p(X_k, Y^k | Z^{k-1}) of the theorem is needed only through one number, b = p(X_k = 1 | Z^{k-1}):
+The feature of a sensor is its measurement. A release is therefore g times the number of sensors that measure 1, plus
+noise, and its loss is alpha g^2 / 2 (`dpfuse.privacy.loss`). It depends on the present measurements only. So the belief
+p(X_k, Y^k | Z^{k-1}) of the theorem reduces to one number, b = p(X_k = 1 | Z^{k-1}):
 
     J_k(s, b) = min over L <= s of E[ pi (1 - pi) + J_{k+1}(s - L, T pi) ],    g = sqrt(2 L / alpha),
     pi = p(X_k = 1 | Z^k) by Bayes' rule,    T pi = p(X_{k+1} = 1 | Z^k),    J_{K+1} = 0.
 
-Coordinates: J is smooth in s and in b, and bends most where there is little budget and near certainty. So nodes are
-evenly spaced in sqrt(s) and in the angle theta of b = sin(theta / 2)^2, in which J is an even function at every edge
-but that of the full budget, and cubic interpolation keeps its order up to the edges. The integral over Z is a sum over
-evenly spaced values, which for such analytic integrands converges exponentially.
+**Coordinates.** J is smooth in s and in b, and bends most where s is small and where b is near 0 or 1. So the nodes are
+evenly spaced in sqrt(s) and in the angle theta of b = sin(theta / 2)^2. In these coordinates J is an even function at
+every edge except that of the full budget, so cubic interpolation keeps its order up to the edges. The integral over Z
+is a sum over evenly spaced values, which converges exponentially for analytic integrands like this one.
 
-How pi spreads from each b under each loss does not depend on k: it becomes one matrix from nodes to nodes for each
-loss, and every step of the induction is a matrix product.
+**Induction.** The distribution of pi for given b and loss does not depend on k. It is stored as one matrix from nodes
+to nodes for each loss, and every step of the induction is a matrix product.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.solution import Solution
 from dpfuse.privacy.loss import largest_weight
 
-# Beyond this many standard deviations there is less than 1e-8 of the noise.
+# The noise has less than 1e-8 of its probability beyond this many standard deviations.
 _TAIL = 6.0
-# Between two values of a release, in standard deviations of the noise.
+# Distance between two values of a release, in standard deviations of the noise.
 _VALUE_STEP = 0.5
-# Losses to choose from, for each step of the budget grid; the error is of second order in their distance.
+# Candidate losses for each interval of the budget grid. The error is of second order in their distance.
 _LOSSES_PER_BUDGET = 4
-# Likelihood ratios beyond exp() of this are certainty.
+# Log likelihood ratios are clipped to this.
 _LARGEST_LOG_RATIO = 600.0
-# Of two losses that cost the same, up to rounding, the smaller one is spent.
+# Among losses of equal cost, up to this relative difference, the smallest is chosen.
 _TIE = 1e-10
 
 
 @dataclass(frozen=True)
 class Grid:
-    """How finely the problem is cut: nodes of belief and budget, losses to choose from, values of a release."""
+    """The size of the grid: nodes of belief and budget, candidate losses, values of a release."""
 
     num_beliefs: int
     num_budgets: int
@@ -57,12 +57,13 @@ class Grid:
 
 
 class Tables(NamedTuple):
-    """What every step of the induction needs.
+    """The matrices that every step of the induction uses.
 
     Attributes:
-        spread: from each belief before a release of each loss, weights of the mean over beliefs after it.
-        move: from each belief about X_k, weights of the value at the belief about X_{k+1}.
-        variance: of the state, at each belief.
+        spread: for each loss and each belief before the release, the weights of the nodes in the mean over beliefs
+            after it.
+        move: for each belief about X_k, the weights of the nodes in the value at the belief about X_{k+1}.
+        variance: the variance of the state at each belief.
     """
 
     spread: Float[Array, "losses beliefs nodes"]
@@ -71,18 +72,16 @@ class Tables(NamedTuple):
 
 
 def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> Solution:
-    """J* and the optimal spending over budget left and belief, with the error of the grid by comparison.
+    """J* and the optimal spending over budget left and belief, with an estimate of the grid's error.
 
-    The same problem is solved on a grid twice as coarse in every respect; the difference bounds the error of the finer
-    one wherever refinement converges, and `Solution.simulate` checks the value without any grid.
+    The problem is also solved on a grid with half as many nodes, losses and values. The difference bounds the error of
+    the finer grid where refinement converges. `Solution.simulate` checks the value without a grid.
 
     Args:
-        problem: what to solve.
-        num_beliefs, num_budgets: nodes, odd numbers, so that every second one makes the coarser grid.
+        problem: the problem to solve.
+        num_beliefs, num_budgets: nodes of the grid, odd numbers.
     """
-    for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
-        if _check.is_count(name, count, minimum=9) % 2 == 0:
-            raise ValueError(f"{name} must be odd, got {count}; every second node makes the coarser grid")
+    check_grid(num_beliefs, num_budgets)
     with jax.enable_x64(True):
         value, spending = _solve_on(problem, make_grid(problem, num_beliefs, num_budgets, _VALUE_STEP))
         coarse, _ = _solve_on(problem, make_grid(problem, num_beliefs // 2 + 1, num_budgets // 2 + 1, 2 * _VALUE_STEP))
@@ -99,8 +98,15 @@ def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> 
         )
 
 
+def check_grid(num_beliefs: int, num_budgets: int) -> None:
+    """Refuse numbers of nodes from which no coarser grid can be made."""
+    for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
+        if _check.is_count(name, count, minimum=9) % 2 == 0:
+            raise ValueError(f"{name} must be odd, got {count}; every second node belongs to the coarser grid")
+
+
 def make_grid(problem: Problem, num_beliefs: int, num_budgets: int, value_step: float = _VALUE_STEP) -> Grid:
-    """The grid with values of Z that far apart at most, from six deviations below to six above what it can be."""
+    """The grid whose values of Z are at most `value_step` apart and cover six standard deviations on both sides."""
     assert problem.num_sensors is not None  # filled in on construction
     width = largest_weight(problem.order, 1, problem.budget) * problem.num_sensors + 2 * _TAIL
     return Grid(num_beliefs, num_budgets, _LOSSES_PER_BUDGET * (num_budgets - 1) + 1, math.ceil(width / value_step) + 1)
@@ -124,7 +130,7 @@ def _induct(
     tables = make_tables(transition, counts, budget, order, grid)
     losses = budget * jnp.linspace(0, 1, grid.num_losses) ** 2
     left = budget * jnp.linspace(0, 1, grid.num_budgets)[:, None] ** 2 - losses
-    # The nodes are squares of fractions, equal only up to rounding where all is spent.
+    # The nodes are squares of fractions: where all is spent, the budget left is 0 only up to rounding.
     allowed = left > -1e-12 * budget
     place = jnp.sqrt(jnp.maximum(left, 0) / budget) * (grid.num_budgets - 1)
     place = weights_at(place, grid.num_budgets, high="free")
@@ -155,7 +161,7 @@ def make_tables(transition: Array, counts: Array, budget: Array, order: Array, g
 
 
 def _spread(counts: Float[Array, "2 counts"], grid: Grid, weight: Array) -> Float[Array, "beliefs nodes"]:
-    """How the belief spreads with a release of this fusion weight."""
+    """For each belief before a release of this fusion weight, the weights of the nodes after it."""
     belief = nodes_of_belief(grid.num_beliefs)[:, None]
     count = jnp.arange(counts.shape[1])
     z = jnp.linspace(-_TAIL, weight * count[-1] + _TAIL, grid.num_values)
@@ -167,17 +173,17 @@ def _spread(counts: Float[Array, "2 counts"], grid: Grid, weight: Array) -> Floa
 
 
 def nodes_of_belief(num_beliefs: int) -> Float[Array, " beliefs"]:
-    """Beliefs evenly spaced in their angle."""
+    """Beliefs evenly spaced in their angle theta."""
     return jnp.sin(jnp.linspace(0, jnp.pi / 2, num_beliefs)) ** 2
 
 
-def position(for_one: Array, for_zero: Array, num_beliefs: int) -> Array:
-    """Where the belief with these odds lies among the nodes."""
-    angle = jnp.arctan2(jnp.sqrt(for_one), jnp.sqrt(for_zero))
+def position(one: Array, zero: Array, num_beliefs: int) -> Array:
+    """The place among the nodes, counted from 0, of the belief with odds one : zero."""
+    angle = jnp.arctan2(jnp.sqrt(one), jnp.sqrt(zero))
     return angle * (2 / jnp.pi) * (num_beliefs - 1)
 
 
 def at_prior(problem: Problem, value: np.ndarray | Array) -> float:
-    """The value at the prior, from that at the nodes of belief."""
+    """The value at the prior, interpolated between the nodes of belief."""
     at = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), len(value))
     return float(interpolate(jnp.asarray(value), at))

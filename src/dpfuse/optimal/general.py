@@ -1,20 +1,20 @@
-"""Theorem 1 in its general form: whole collections of release distributions are optimised, for one binary sensor.
+"""Theorem 1 in its general form, for one binary sensor: whole collections of release distributions are optimised.
 
     J_k(s, b) = min over L <= s and collections of loss L of  sum_z p(z) [ pi_z (1 - pi_z) + J_{k+1}(s - L, T pi_z) ]
 
-**Which collections.** Those that read the present measurement, past releases and nothing else: F_k(z | y_k, Z^{k-1}).
-The theorem also allows the sensor's past, F_k(z | y^k, Z^{k-1}).
+**Which collections.** Collections that read the present measurement and past releases: F_k(z | y_k, Z^{k-1}). The
+theorem also allows the sensor's past measurements, F_k(z | y^k, Z^{k-1}).
 
-- If the sensor shows the state itself (`sensor_probabilities` 0 and 1), nothing is lost. From any collection make
-  F'(z | y_k) = sum over y^{k-1} of p(y^{k-1} | y_k, Z^{k-1}) F(z | y^k): the joint law of X_k and Z^k is the same,
-  hence every cost is, and as Rényi divergence is jointly quasi-convex the pair F'(.|0), F'(.|1) is no further apart
-  than some pair in F.
-- If the sensor errs, its past tells more about the state than its present measurement alone, and the value here is that
-  of the best memoryless collection: an upper bound on the theorem's.
+- If the sensor measures the state without error (`sensor_probabilities` 0 and 1), the restriction costs nothing. From
+  any collection F make F'(z | y_k) = sum over y^{k-1} of p(y^{k-1} | y_k, Z^{k-1}) F(z | y^k). The joint law of X_k and
+  Z^k stays the same, hence so does every cost. Rényi divergence is jointly quasi-convex, so F'(.|0) and F'(.|1) are no
+  further apart than some pair in F.
+- If the sensor errs, its past tells more about the state than its present measurement alone. The value here is that of
+  the best memoryless collection, which is an upper bound on the theorem's value.
 
-The neighbouring relation is replace-one: with one sensor, any two histories are neighbours, so that F_k(.|0) and
-F_k(.|1) are what the loss compares. What is left is always a node of the budget grid, so a solution is a policy that
-can be followed exactly: the grid of budgets restricts the choice and never bends the value.
+**Adjacency** is replace-one: with one sensor any two histories are neighbours, so the loss compares F_k(.|0) with
+F_k(.|1). The budget left is always a node of the grid. So a solution can be followed exactly: the grid of budgets
+restricts the choice of losses and adds no interpolation error.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from jaxtyping import Array, Float
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
 from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kernel, make_options
-from dpfuse.optimal.gaussian import at_prior, nodes_of_belief, position
+from dpfuse.optimal.gaussian import at_prior, check_grid, nodes_of_belief, position
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, next_belief
 from dpfuse.systems import hidden_markov
 
-# Of two losses that cost the same, up to what the programmes leave open, the smaller one is spent.
+# Among losses of equal cost, up to this relative difference, the smallest is chosen. The linear programmes leave a gap.
 _TIE = 1e-8
 
 
@@ -46,15 +46,16 @@ class GeneralSolution:
     """The general optimality equations of a problem with one sensor, solved on a grid.
 
     Attributes:
-        problem: what was solved.
+        problem: the problem that was solved.
         value: J*_1 at the full budget and the prior.
         cost_to_go: J*_k, shape (K, budgets, beliefs).
-        left: the node of the budget that is left after the release, same shape.
-        kernels: the optimal collection, F(z | y), shape (K, budgets, beliefs, symbols, 2).
-        budgets, beliefs: the nodes.
-        gap: how far the linear programmes were from proven optima on their nodes, at most, in units of cost.
-        coarse_value: `value` on a grid twice as coarse in beliefs, budgets and nodes of likelihood ratios.
-        largest_difference: between J*_1 on the two grids, over all nodes that they share, relative to the largest J*_1.
+        left: the index in `budgets` of the budget left after the release, same shape.
+        kernels: the optimal collection F(z | y), shape (K, budgets, beliefs, symbols, 2).
+        budgets, beliefs: the nodes of the grid.
+        gap: the largest distance of a linear programme from a proven optimum on its nodes, in units of cost.
+        coarse_value: `value` on a grid with half as many beliefs, budgets and likelihood ratios.
+        largest_difference: the largest difference of J*_1 between the two grids at shared nodes, divided by the largest
+            J*_1.
     """
 
     problem: Problem
@@ -70,22 +71,22 @@ class GeneralSolution:
 
     @property
     def discretisation_error(self) -> float:
-        """How far the value is from that on the coarser grid, relatively."""
+        """The relative difference between the values on the two grids."""
         return abs(self.value / self.coarse_value - 1)
 
     @property
     def spending(self) -> Floats:
-        """The loss that is charged, shape (K, budgets, beliefs)."""
+        """The loss that is charged for the release, shape (K, budgets, beliefs)."""
         return np.asarray(self.budgets[:, None] - self.budgets[self.left])
 
     def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
-        """What the collections cost when followed, each at the node nearest to the exact belief."""
+        """Runs that use the collection of the node nearest to the exact belief."""
         rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
         runs = hidden_markov.simulate(
             self.problem.system, num_runs=num_runs, num_steps=self.problem.horizon, seed=int(rng.integers(2**31))
         )
         state, y = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0, 0].astype(np.int64)
-        says_one = self.problem.sensor_probabilities[:, 0]
+        measures_one = self.problem.sensor_probabilities[:, 0]
         after, loss, left = (np.empty(y.shape) for _ in range(3))
         belief, node = np.full(num_runs, self.problem.prior[1]), np.full(num_runs, len(self.budgets) - 1)
         for k in range(self.problem.horizon):
@@ -93,7 +94,7 @@ class GeneralSolution:
             kernel = self.kernels[k, node, near]
             cumulative = np.cumsum(kernel[np.arange(num_runs), :, y[:, k]], axis=1)[:, :-1]
             z = (rng.random((num_runs, 1)) >= cumulative).sum(axis=1)
-            likelihood = kernel[np.arange(num_runs), z] @ np.stack([1 - says_one, says_one])
+            likelihood = kernel[np.arange(num_runs), z] @ np.stack([1 - measures_one, measures_one])
             joint = likelihood * np.stack([1 - belief, belief], axis=1)
             after[:, k] = joint[:, 1] / joint.sum(axis=1)
             loss[:, k] = self.spending[k, node, near]
@@ -103,7 +104,7 @@ class GeneralSolution:
         return Simulation(state, after, loss, left)
 
     def to_dict(self) -> dict[str, Any]:
-        """The value and its error, as JSON takes them."""
+        """The value and its error as JSON values."""
         return {
             "value": self.value,
             "num_symbols": self.kernels.shape[-2],
@@ -118,23 +119,21 @@ class GeneralSolution:
 def solve_general(
     problem: Problem, *, num_symbols: int = 4, num_beliefs: int = 41, num_budgets: int = 25
 ) -> GeneralSolution:
-    """The best collections over an alphabet of two symbols, or of four, which do as well as any number.
+    """The best collections with an alphabet of two or four symbols. Four are as good as any larger number.
 
-    Best on a grid of beliefs, budgets and likelihood ratios: the same problem is solved with half as many of each, and
-    the difference comes with the solution.
+    The optimum is over a grid of beliefs, budgets and likelihood ratios. The problem is also solved with half as many
+    of each, and the solution reports the difference.
 
     Args:
-        problem: with one sensor.
-        num_symbols: 2, of which randomised response is the symmetric case, or 4.
-        num_beliefs, num_budgets: nodes, odd numbers, so that every second one makes the coarser grid.
+        problem: a problem with one sensor.
+        num_symbols: 2 (randomised response is the symmetric case) or 4.
+        num_beliefs, num_budgets: nodes of the grid, odd numbers.
     """
     if problem.num_sensors != 1:
         raise ValueError(f"num_sensors must be 1 for whole collections, got {problem.num_sensors}; use solve for more")
     if num_symbols not in NUM_SYMBOLS:
         raise ValueError(f"num_symbols must be 2 or 4, got {num_symbols!r}; four are as good as any number")
-    for name, count in [("num_beliefs", num_beliefs), ("num_budgets", num_budgets)]:
-        if _check.is_count(name, count, minimum=9) % 2 == 0:
-            raise ValueError(f"{name} must be odd, got {count}; every second node makes the coarser grid")
+    check_grid(num_beliefs, num_budgets)
     with jax.enable_x64(True):
         budgets = problem.budget * np.linspace(0, 1, num_budgets) ** 2
         options, value, left, gap = _solve_on(problem, budgets, num_beliefs, num_symbols)
@@ -158,7 +157,7 @@ def solve_general(
 def _solve_on(
     problem: Problem, budgets: Floats, num_beliefs: int, num_symbols: int, coarseness: int = 1
 ) -> tuple[Options, Array, Array, Array]:
-    """The options, and for each step the cost to go and what is left; the largest gap."""
+    """The options, the cost to go and the budget left at every step, and the largest gap."""
     before, after = np.tril_indices(len(budgets), -1)
     options = make_options(budgets[before] - budgets[after], problem.order, num_symbols, coarseness=coarseness)
     return options, *_induct(options, *_arrays(problem), problem.horizon, len(budgets), num_beliefs)
@@ -170,9 +169,9 @@ def _arrays(problem: Problem) -> tuple[Array, Array]:
 
 @partial(jax.jit, static_argnames=("horizon", "num_budgets", "num_beliefs"))
 def _induct(
-    options: Options, transition: Array, says_one: Array, horizon: int, num_budgets: int, num_beliefs: int
+    options: Options, transition: Array, measures_one: Array, horizon: int, num_budgets: int, num_beliefs: int
 ) -> tuple[Float[Array, "K budgets beliefs"], Array, Array]:
-    """Cost to go and what is left at every step, by induction from the last to the first, and the largest gap."""
+    """Cost to go and budget left at every step, by induction from the last to the first, and the largest gap."""
     before, after = np.tril_indices(num_budgets, -1)
     same = np.arange(num_budgets)
     beliefs = nodes_of_belief(num_beliefs)
@@ -182,14 +181,14 @@ def _induct(
 
         def pair(inputs: tuple[Options, Array]) -> tuple[Array, Array]:
             own, rest_after = inputs
-            return jax.vmap(lambda b: best_cost(own, _worth(own.shift, b, rest_after, says_one)))(beliefs)
+            return jax.vmap(lambda b: best_cost(own, _worth(own.shift, b, rest_after, measures_one)))(beliefs)
 
         costs, gaps = jax.lax.map(pair, (options, rest[after]))
         cost = jnp.full((num_budgets, num_budgets, num_beliefs), jnp.inf).at[before, after].set(costs)
-        # Nothing spent: nothing is learned.
+        # If nothing is spent, nothing is learned.
         cost = cost.at[same, same].set(rest)
         value = cost.min(axis=1)
-        # Of equal costs, up to rounding, the one that leaves most.
+        # Among equal costs, the one that leaves most.
         left = num_budgets - 1 - jnp.argmax(cost[:, ::-1] <= value[:, None] + _TIE * value.max(), axis=1)
         return value, (value, left, gaps.max())
 
@@ -202,20 +201,20 @@ def _induct(
 def _kernels(
     options: Options,
     transition: Array,
-    says_one: Array,
+    measures_one: Array,
     following: Float[Array, "K budgets beliefs"],
     left: Array,
     num_symbols: int,
 ) -> Float[Array, "K budgets beliefs symbols 2"]:
-    """The optimal collections, given what is left and what follows."""
+    """The optimal collections, from the budget left after the release and the cost to go of the next step."""
     beliefs = nodes_of_belief(following.shape[-1])
-    silence = jnp.full((num_symbols, 2), 1 / num_symbols)
+    no_information = jnp.full((num_symbols, 2), 1 / num_symbols)
 
     def at_node(rest: Array, node: Array, left_node: Array, belief: Array) -> Array:
-        # The place of the pair among the lower triangle's.
+        # The index of the pair (node, left_node) in the lower triangle.
         own = jax.tree.map(lambda leaf: leaf[jnp.maximum(node * (node - 1) // 2 + left_node, 0)], options)
-        kernel = best_kernel(own, _worth(own.shift, belief, rest[left_node], says_one))
-        return jnp.where(left_node < node, kernel, silence)
+        kernel = best_kernel(own, _worth(own.shift, belief, rest[left_node], measures_one))
+        return jnp.where(left_node < node, kernel, no_information)
 
     def at_step(inputs: tuple[Array, Array]) -> Any:
         value, left_nodes = inputs
@@ -227,13 +226,13 @@ def _kernels(
 
 
 def _rest(value: Float[Array, "budgets beliefs"], transition: Array) -> Float[Array, "budgets beliefs"]:
-    """The variance at each belief after a release, and all that follows."""
+    """The cost from each belief after a release: the variance at this step plus the cost to go of the next."""
     beliefs = nodes_of_belief(value.shape[1])
     moved = jnp.stack([1 - beliefs, beliefs], axis=1) @ transition
     return beliefs * (1 - beliefs) + interpolate(value.T, position(moved[:, 1], moved[:, 0], len(beliefs))).T
 
 
-def _worth(shift: Array, belief: Array, rest: Float[Array, " beliefs"], says_one: Array) -> Array:
-    """h(t): what a symbol is worth, per unit of M, as p(z | x) = M (1 + t) if it were sure that y = 1."""
-    zero, one = (1 - belief) * (1 + (2 * says_one[0] - 1) * shift), belief * (1 + (2 * says_one[1] - 1) * shift)
+def _worth(shift: Array, belief: Array, rest: Float[Array, " beliefs"], measures_one: Array) -> Array:
+    """h(t): the cost after a symbol, per unit of M, from p(z | y = 1) = M (1 + t) and p(z | y = 0) = M (1 - t)."""
+    zero, one = (1 - belief) * (1 + (2 * measures_one[0] - 1) * shift), belief * (1 + (2 * measures_one[1] - 1) * shift)
     return (zero + one) * interpolate(rest, position(one, zero, len(rest)))

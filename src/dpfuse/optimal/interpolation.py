@@ -1,4 +1,4 @@
-"""Cubic interpolation between evenly spaced nodes (cubic convolution, Keys 1981), which is linear in the values."""
+"""Cubic interpolation between evenly spaced nodes (cubic convolution, Keys 1981). It is linear in the values."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def interpolate(
     """The values at each position, counted in nodes from 0, shape (*points, ...).
 
     Args:
-        low, high: how the function goes on past its first and last node: `even`, as its mirror image, or `free`, along
-            the parabola through the last three.
+        low, high: how the function continues beyond its first and last node: `even` as its mirror image, `free` along
+            the parabola through the three nodes at that edge.
     """
     num_nodes = values.shape[0]
     before = values[1] if low == "even" else 3 * values[0] - 3 * values[1] + values[2]

@@ -1,4 +1,4 @@
-"""The question that Theorem 1 answers, for binary hidden Markov systems, and some that are worth asking."""
+"""The problem that Theorem 1 solves, for binary hidden Markov systems, and four presets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from dpfuse.systems.hidden_markov import HiddenMarkov
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """A binary state seen by binary sensors, to be estimated from releases within a Rényi budget.
+    """A binary state, measured by binary sensors, to be estimated from releases within a Rényi budget.
 
-    The cost is the squared error of the best estimate of the state, which is its posterior variance, summed over the
-    steps.
+    The cost is the posterior variance of the state, summed over the steps. It is the expected squared error of the best
+    estimate.
 
     Attributes:
-        transition: shape (2, 2), the row of a state holds the probabilities of the next one.
-        sensor_probabilities: probability that a sensor says 1 in each state, shape (2, m), or (2,) if all are alike.
-        num_sensors: m, needed where the sensors are alike.
+        transition: shape (2, 2); row x holds the probabilities of the state after x.
+        sensor_probabilities: the probability that a sensor measures 1 in each state, shape (2, m), or shape (2,) if it
+            is the same for all sensors.
+        num_sensors: m, required if `sensor_probabilities` has shape (2,).
         prior: probabilities of the first state, shape (2,).
         horizon: K, the number of releases.
         order: the Rényi order alpha.
@@ -55,7 +56,7 @@ class Problem:
                 num_sensors=self.num_sensors,
             )
         except (TypeError, ValueError) as error:
-            # What is the first state's distribution there is the prior here.
+            # `initial` in HiddenMarkov is `prior` here.
             raise type(error)(str(error).replace("initial", "prior")) from None
         if len(system.transition) != 2:
             raise ValueError(f"transition must have shape (2, 2), got {system.transition.shape}")
@@ -66,7 +67,7 @@ class Problem:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Problem:
-        """The problem in a TOML file, whose keys are the attributes above."""
+        """The problem in a TOML file. Its keys are the attributes above."""
         try:
             fields = tomllib.loads(Path(path).read_text())
             return cls(**fields)
@@ -77,35 +78,35 @@ class Problem:
 
     @property
     def system(self) -> HiddenMarkov:
-        """The same system as a source of recordings."""
+        """The system, from which `hidden_markov.simulate` makes recordings."""
         return HiddenMarkov(
             transition=self.transition, sensor_probabilities=self.sensor_probabilities, initial=self.prior
         )
 
     @property
     def count_probabilities(self) -> Floats:
-        """The probability of each number of sensors that say 1, in each state, shape (2, m + 1)."""
+        """The probability that 0, 1, ..., m sensors measure 1 in each state, shape (2, m + 1)."""
         distributions = []
         for probabilities in self.sensor_probabilities:
             distribution = np.ones(1)
-            for says_one in probabilities:
-                distribution = np.convolve(distribution, [1 - says_one, says_one])
+            for probability in probabilities:
+                distribution = np.convolve(distribution, [1 - probability, probability])
             distributions.append(distribution)
         return np.stack(distributions)
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON and TOML take them."""
+        """The fields as JSON and TOML values."""
         fields = asdict(self)
         return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in fields.items()}
 
 
 def _preset(
-    rise: float, fall: float, prior: float, says_one: tuple[float, float], num_sensors: int, horizon: int, budget: float
+    rise: float, fall: float, prior: float, sensors: tuple[float, float], num_sensors: int, horizon: int, budget: float
 ) -> Problem:
-    """A problem of order 2: `rise` and `fall` are the chances of a change, `prior` that of state 1 at the start."""
+    """A problem of order 2. `rise` and `fall` are p(1 | 0) and p(0 | 1), `prior` is p(X_1 = 1)."""
     return Problem(
         transition=np.array([[1 - rise, rise], [fall, 1 - fall]]),
-        sensor_probabilities=np.array(says_one),
+        sensor_probabilities=np.array(sensors),
         num_sensors=num_sensors,
         prior=np.array([1 - prior, prior]),
         horizon=horizon,
@@ -115,13 +116,13 @@ def _preset(
 
 
 PRESETS: dict[str, Problem] = {
-    # A state that changes rarely: once it is known, releases are better saved for when it may have changed.
+    # The state changes rarely. Once it is known, it is best to save the budget until it may have changed.
     "slow": _preset(0.02, 0.02, 0.5, (0.1, 0.9), 20, 20, 0.1),
-    # Something begins, at a time unknown, and never ends: once it has been seen to begin there is nothing to spend on.
+    # The state changes once, from 0 to 1, at an unknown time. After that, releases are worth nothing.
     "onset": _preset(0.05, 0.0, 0.0, (0.1, 0.9), 20, 20, 0.1),
-    # So little budget that the releases never tell much, and when to spend it can as well be fixed beforehand.
+    # The budget is so small that releases tell little. A schedule fixed in advance is nearly optimal.
     "scarce": _preset(0.05, 0.05, 0.5, (0.2, 0.8), 20, 20, 0.02),
-    # One sensor that shows the state itself: the case in which whole collections are optimised without any restriction.
+    # One sensor that measures the state without error: here `solve_general` covers all collections of the theorem.
     "single": _preset(0.1, 0.1, 0.5, (0.0, 1.0), 1, 10, 3.0),
 }
-"""Problems worth solving."""
+"""Example problems by name."""

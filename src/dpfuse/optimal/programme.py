@@ -1,7 +1,7 @@
-"""Many small linear programmes at once: min c.x with A x = b, x >= 0, for few rows and many columns.
+"""Linear programmes, min c.x with A x = b and x >= 0, for few rows and many columns, in batches.
 
-Mehrotra's predictor-corrector method, a fixed number of iterations without a branch, so that it runs on whole batches.
-The rows are so few that the normal equations are solved by a Cholesky factor written out.
+This is Mehrotra's predictor-corrector method with a fixed number of iterations and no branches, so that `jax.vmap` runs
+it on batches. As there are few rows, the Cholesky factor of the normal equations is written out.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _TINY = 1e-30
 
 
 class Optimum(NamedTuple):
-    """A solution and how far it is from proving itself.
+    """A solution and its distance from a proven optimum.
 
     Attributes:
         x: the solution, shape (columns,).
-        gap: the largest of what optimality wants to be 0: x.s, A x - b, and c - A'y - s of the dual, with x, s >= 0.
+        gap: the largest violation of the optimality conditions x.s = 0, A x = b and c = A'y + s, where x, s >= 0.
     """
 
     x: Float[Array, " columns"]
@@ -36,7 +36,7 @@ def minimise(
     b: Float[Array, " rows"],
     num_iterations: int = 25,
 ) -> Optimum:
-    """The optimum of one programme whose entries are of order 1; use `jax.vmap` for many."""
+    """The optimum of one programme whose entries are of order 1. Use `jax.vmap` for many."""
 
     def iterate(carry: tuple[Array, Array, Array], _: None) -> tuple[tuple[Array, Array, Array], None]:
         x, y, s = carry
@@ -45,7 +45,7 @@ def minimise(
         factor = _cholesky((matrix * ratio) @ matrix.T)
 
         def direction(centre: Array) -> tuple[Array, Array, Array]:
-            """Newton's step to x s = centre."""
+            """The Newton step towards x s = centre."""
             right = short + matrix @ (ratio * dual - centre / s + x)
             dy = _solve(factor, right)
             ds = dual - matrix.T @ dy
@@ -57,7 +57,7 @@ def minimise(
         dx, dy, ds = direction((ahead / mean) ** 3 * mean - dx * ds)
         along_x, along_s = _STEP_BACK * _longest(x, dx), _STEP_BACK * _longest(s, ds)
         moved = x + along_x * dx, y + along_s * dy, s + along_s * ds
-        # Past convergence the normal equations are noise.
+        # After convergence the normal equations hold rounding errors only.
         is_done = jnp.maximum(mean * len(x), jnp.abs(short).max()) < _DONE
         return jax.tree.map(lambda old, new: jnp.where(is_done, old, new), carry, moved), None
 
@@ -68,7 +68,7 @@ def minimise(
 
 
 def _longest(value: Array, change: Array) -> Array:
-    """The longest step along `change`, up to 1, at which no entry is negative."""
+    """The longest step along `change`, at most 1, that keeps every entry non-negative."""
     return jnp.minimum(1.0, jnp.min(jnp.where(change < 0, -value / jnp.where(change < 0, change, -1.0), jnp.inf)))
 
 

@@ -1,4 +1,4 @@
-"""The best open loop: what each step may spend, fixed before anything is released."""
+"""The best schedule: the loss of each step, fixed before the first release."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, simulate
 
 _ITERATIONS = 80
-# Log-odds per step from which the search begins: even, more at the start, more at the end.
+# Starts of the search: even spending, more at the start, more at the end. Log-odds per step.
 _SLOPES = (0.0, -0.2, 0.2)
 _NUM_RANDOM_STARTS = 3
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """Spending by step alone.
+    """A spending rule that depends on the step only.
 
     Attributes:
-        problem: what it is for.
-        losses: what each step spends, shape (K,).
+        problem: the problem that the schedule is for.
+        losses: the loss of each step, shape (K,).
         value: the expected squared error, summed over the horizon.
-        even_value: that of spending evenly, the classical design.
-        start_values: what the search came to from each of its starts; the best one counts.
+        even_value: the same for even spending, the classical design.
+        start_values: the value that the search reached from each start. `value` is the smallest.
     """
 
     problem: Problem
@@ -42,18 +42,18 @@ class Schedule:
     start_values: Floats
 
     def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
-        """What the schedule costs, without a grid."""
+        """Runs that follow the schedule, with exact beliefs."""
         return simulate(
             self.problem, lambda k, left, _: np.full_like(left, self.losses[k]), num_runs=num_runs, seed=seed
         )
 
 
 def best_schedule(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61, seed: int = 0) -> Schedule:
-    """The schedule of least expected cost, by gradient search (L-BFGS) from several starts.
+    """The schedule of least expected cost, found by a gradient search (L-BFGS) from several starts.
 
-    The expected cost of a schedule is a product of the matrices of `dpfuse.optimal.gaussian`, one for each step,
-    interpolated between losses; nothing is simulated. The search is local: starts that end in one place are evidence,
-    not proof, that nothing better was missed.
+    The expected cost of a schedule is a product of matrices of `dpfuse.optimal.gaussian`, one for each step,
+    interpolated between losses. The search is local: if all starts reach the same value, this suggests that it is the
+    global minimum, but does not prove it.
     """
     rng = np.random.default_rng(seed)
     slopes = [slope * np.arange(problem.horizon) for slope in _SLOPES]
@@ -104,7 +104,7 @@ def _search(
 
 def _expected_cost(tables: Tables, shares: Float[Array, " K"]) -> Float[Array, " beliefs"]:
     """The expected cost of a schedule from each belief."""
-    # The tables are even in the square root of the loss; the tiny offset keeps its gradient finite at 0.
+    # The tables are even functions of the square root of the loss. The small offset keeps its gradient finite at 0.
     at = jnp.sqrt(shares + 1e-16) * (len(tables.spread) - 1)
 
     def step_back(value: Array, at_step: Array) -> tuple[Array, None]:

@@ -1,4 +1,4 @@
-"""Runs of a binary hidden Markov system with the structured release, and what an observer believes along the way."""
+"""Simulated runs of a binary hidden Markov system with the structured release, with exact beliefs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
+from dpfuse._stats import Z95
 from dpfuse.optimal.problem import Problem
 from dpfuse.privacy.loss import largest_weight
 from dpfuse.systems import hidden_markov
 
 Spend = Callable[[int, Floats, Floats], Floats]
-"""The loss to spend, from the step counted from 0, the budget left and the belief of each run."""
-
-_Z95 = 1.959964
+"""spend(step_index, budget_left, belief): the loss of each run at a step counted from 0. Arrays have shape (runs,)."""
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """What happened, run by run, shape (runs, K).
+    """States, beliefs and spending of simulated runs, each of shape (runs, K).
 
     Attributes:
-        state: what was hidden.
-        belief: the probability of state 1 after each release.
-        loss: what each release cost.
-        budget_left: after it.
+        state: the hidden state.
+        belief: p(X_k = 1 | Z^k), after the release.
+        loss: the loss of the release.
+        budget_left: the budget left after the release.
     """
 
     state: Integers
@@ -37,7 +36,7 @@ class Simulation:
 
     @property
     def costs(self) -> Floats:
-        """The posterior variance of the state, summed over the steps of each run."""
+        """The posterior variance of the state, summed over the steps, shape (runs,)."""
         return np.asarray((self.belief * (1 - self.belief)).sum(axis=1))
 
     @property
@@ -50,12 +49,12 @@ class Simulation:
 
     @property
     def ci95(self) -> tuple[float, float]:
-        """The value's 95% interval."""
-        return self.value - _Z95 * self.standard_error, self.value + _Z95 * self.standard_error
+        """The 95% interval of the value."""
+        return self.value - Z95 * self.standard_error, self.value + Z95 * self.standard_error
 
 
 def simulate(problem: Problem, spend: Spend, *, num_runs: int, seed: int) -> Simulation:
-    """Fresh runs, release by release, with exact beliefs."""
+    """Simulated runs that spend by the rule `spend`."""
     _check.is_count("num_runs", num_runs, minimum=2)
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
     runs = hidden_markov.simulate(
@@ -66,7 +65,15 @@ def simulate(problem: Problem, spend: Spend, *, num_runs: int, seed: int) -> Sim
 
 
 def follow(problem: Problem, spend: Spend, state: Integers, counts: Floats, noise: Floats) -> Simulation:
-    """What the spending makes of these runs: how many sensors said 1 and the noise of each release, (runs, K)."""
+    """The simulation of given runs.
+
+    Args:
+        problem: the problem that the runs are of.
+        spend: the spending rule.
+        state: the hidden states, shape (runs, K).
+        counts: how many sensors measured 1, shape (runs, K).
+        noise: the noise of each release, shape (runs, K).
+    """
     after, loss, left = (np.empty(counts.shape) for _ in range(3))
     belief, budget_left = np.full(len(counts), problem.prior[1]), np.full(len(counts), problem.budget)
     for k in range(problem.horizon):
@@ -84,7 +91,7 @@ def next_belief(problem: Problem, belief: Floats) -> Floats:
 
 
 def posterior(problem: Problem, belief: Floats, weight: Floats, release: Floats) -> Floats:
-    """p(X_k = 1 | Z^k) from p(X_k = 1 | Z^{k-1}) and the release, for each run, shape (n,)."""
+    """p(X_k = 1 | Z^k) from p(X_k = 1 | Z^{k-1}), the fusion weight and the release, shape (runs,)."""
     counts = problem.count_probabilities
     possible = np.flatnonzero(counts.any(axis=0))
     exponent = -0.5 * (release[:, None] - weight[:, None] * possible) ** 2

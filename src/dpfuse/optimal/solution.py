@@ -1,4 +1,4 @@
-"""What a solved problem knows: the cost to go, the optimal spending, and what happens when it is followed."""
+"""A solved problem: the cost to go, the optimal spending, and simulations that follow it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ class Solution:
     """The optimality equations of a problem, solved on a grid.
 
     Attributes:
-        problem: what was solved.
-        value: J*_1 at the full budget and the prior: the least squared error, summed over the horizon, that spending
-            by past releases can reach.
+        problem: the problem that was solved.
+        value: J*_1 at the full budget and the prior. It is the least squared error, summed over the horizon, of any
+            rule that spends by past releases.
         cost_to_go: J*_k at each step, budget left and belief, shape (K, budgets, beliefs).
-        spending: the loss to spend there, same shape.
-        budgets, beliefs: the nodes; a belief is the probability of state 1 before the release.
-        coarse_value: `value` on a grid twice as coarse.
-        largest_difference: between J*_1 on the two grids, over all nodes that they share, relative to the largest J*_1.
+        spending: the optimal loss of the release, same shape.
+        budgets, beliefs: the nodes of the grid. A belief is p(X_k = 1 | Z^{k-1}), before the release.
+        coarse_value: `value` on a grid with half as many nodes.
+        largest_difference: the largest difference of J*_1 between the two grids at shared nodes, divided by the largest
+            J*_1.
     """
 
     problem: Problem
@@ -38,13 +39,13 @@ class Solution:
 
     @property
     def discretisation_error(self) -> float:
-        """How far the value is from that on the coarser grid, relatively."""
+        """The relative difference between the values on the two grids."""
         return abs(self.value / self.coarse_value - 1)
 
     def spend(self, step_index: int, budget_left: Floats, belief: Floats) -> Floats:
-        """The loss to spend at each budget left and belief, each of shape (n,), at the step counted from 0.
+        """The loss to spend at a step, counted from 0, for each budget left and belief, shape (n,).
 
-        Between the nodes the share of what is left is interpolated, so that it is never more than that.
+        Between nodes the share of the budget left is interpolated, so the loss is never above the budget left.
         """
         share = np.empty_like(self.spending[step_index])
         share[1:] = self.spending[step_index, 1:] / self.budgets[1:, None]
@@ -54,11 +55,11 @@ class Solution:
         return np.minimum(_bilinear(share, row, column), 1.0) * budget_left
 
     def simulate(self, *, num_runs: int = 50_000, seed: int = 0) -> Simulation:
-        """What following `spend` costs, with exact beliefs and no grid but that of the spending."""
+        """Runs that follow `spend`, with exact beliefs."""
         return simulate(self.problem, self.spend, num_runs=num_runs, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
-        """The value and its error, as JSON takes them."""
+        """The value and its error as JSON values."""
         return {
             "value": self.value,
             "discretisation_error": self.discretisation_error,
