@@ -1,47 +1,55 @@
 # `make` lists the targets. All that is needed is make and Python 3.11 or later; the rest goes into .venv.
 PYTHON ?= python3
 WORKERS ?= 2
-# Gradient steps for each design of the demo; empty for its own choice.
+# Gradient steps for each design of `make demo` and `make baselines`; by default what each of them chooses.
 UPDATES ?=
-# The folder of the NGSIM files; by default what DPFUSE_DATA says. JOBS: pieces of the case study at once, on a GPU.
+# The folder of the NGSIM files; by default the one that DPFUSE_DATA names.
 DATA ?=
+# How many jobs of `make us101` run at the same time; more than 1 only on a GPU.
 JOBS ?= 1
+# One benchmark for `make bench`; by default all of them.
+ONLY ?=
 # Which torch the peers of `make bench-rl` get; a build without CUDA is much smaller.
 TORCH ?= torch
 
 BIN := .venv/bin
 READY := .venv/.ready
 BENCH := .venv-bench
-SOURCES := src tests benchmarks docs experiments
+SOURCES := src tests benchmarks docs experiments tools
+BENCHMARKS := update live_step durable fleet ingest page reader
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live live-design test test-slow check bench bench-rl baselines results us101 us101-quick us101-guided us101-record optimality audit docs transcripts lock clean
+.PHONY: help demo live live-design test test-slow test-results check bench bench-rl baselines results quote us101 us101-quick us101-guided optimality audit docs transcripts lock clean
 
 help:
-	@echo "make demo       design and compare mechanisms for a simulated freeway; results in out/demo"
-	@echo "make live       a fusion centre at work: simulated vehicles, releases, estimates and a page to watch; Ctrl-C ends it"
-	@echo "make live-design train the design that make live runs, five minutes; kept in src/dpfuse/designs"
-	@echo "make test       the quick tests"
-	@echo "make test-slow  the long tests"
-	@echo "make check      format, lint, types and the quick tests"
-	@echo "make bench      time training and the live step; results in benchmarks/results"
-	@echo "make baselines  compare with what one would use instead, on three systems; results in experiments/baselines"
-	@echo "make bench-rl   race our PPO against Stable-Baselines3, 40 minutes; in benchmarks/results and docs/img"
-	@echo "make results    demo and bench, kept in benchmarks/results and quoted in README"
-	@echo "make us101      the case study on US Highway 101, DATA=DIR (hours; on a large GPU with JOBS=16 half of one); out/us101"
-	@echo "make us101-quick one budget and one seed of it, a few minutes on 2 cores"
-	@echo "make us101-guided its part on features that follow the releases, two hours on 2 cores"
-	@echo "make us101-record keep what make us101 found in experiments/us101 and quote it there"
-	@echo "make optimality learned designs against the optimum of Theorem 1; half an hour, kept in experiments/optimality"
-	@echo "make audit      attack the designs of the demo; numbers and figures of docs/theory.md"
-	@echo "make docs       build the documentation site, with every link checked; site/index.html"
-	@echo "make transcripts run the commands that README and docs show, and write what they print into the pages"
-	@echo "make lock       write the newest versions that fit into constraints.txt"
-	@echo "make clean      remove what was generated, the environment too"
+	@echo "To use:"
+	@echo "make demo         train designs for a simulated freeway and compare them; results in out/demo"
+	@echo "make live         run a fusion centre with simulated vehicles and a page to watch; Ctrl-C stops it"
+	@echo "To develop:"
+	@echo "make test         run the quick tests"
+	@echo "make test-slow    run the long tests"
+	@echo "make test-results compare the pages with the results files, and the results with what the docs claim"
+	@echo "make check        check format, lint and types, and run the quick tests"
+	@echo "make docs         build the documentation site, with every link checked; site/index.html"
+	@echo "make transcripts  run the commands that README and docs show, and write what they print into the pages"
+	@echo "make quote        write the numbers of the results files into the pages"
+	@echo "make lock         write the newest versions that fit into constraints.txt"
+	@echo "make clean        remove everything that was generated, and the environments"
+	@echo "To reproduce; each target writes its results file and the pages that quote it:"
+	@echo "make results      run the demo and all benchmarks"
+	@echo "make bench        run all benchmarks, or one: ONLY=fleet; the reader's needs DATA=DIR"
+	@echo "make bench-rl     compare our PPO with Stable-Baselines3; 40 minutes"
+	@echo "make baselines    compare designs with mechanisms from the literature on three systems"
+	@echo "make optimality   compare learned designs with the optimum of Theorem 1; half an hour"
+	@echo "make audit        attack the designs of the demo"
+	@echo "make live-design  train the design that make live runs; five minutes"
+	@echo "make us101        the case study on US Highway 101, DATA=DIR; hours, or half an hour on a large GPU with JOBS=16"
+	@echo "make us101-guided its part on guided designs, DATA=DIR; two hours on 2 cores"
+	@echo "make us101-quick  one budget and one seed of it, DATA=DIR; a few minutes; results in out/us101-quick"
 	@echo
-	@echo "PYTHON=python3.12 picks a Python, UPDATES=100 makes a short demo, WORKERS=8 tests on more cores."
+	@echo "PYTHON=python3.12 selects a Python, UPDATES=100 makes a short demo, WORKERS=8 tests on more cores."
 
 demo: $(READY)
 	$(BIN)/dpfuse demo $(if $(UPDATES),--updates $(UPDATES))
@@ -50,14 +58,17 @@ live: $(READY)
 	$(BIN)/dpfuse live
 
 live-design: $(READY)
-	$(BIN)/python experiments/live/design.py
-	$(BIN)/python docs/results.py
+	$(BIN)/python -m experiments.live.run
+	$(BIN)/python -m tools.quote
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow"
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "not slow and not results"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) -m slow
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m "slow and not results"
+
+test-results: $(READY)
+	$(BIN)/python -m pytest -q -m results
 
 check: $(READY)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -66,44 +77,49 @@ check: $(READY)
 	$(MAKE) --no-print-directory test
 
 bench: $(READY)
-	@set -e; for script in benchmarks/[!_]*.py; do echo "$$script"; $(BIN)/python "$$script"; done
-
-baselines: $(READY)
-	$(BIN)/python experiments/baselines/run.py $(if $(UPDATES),--updates $(UPDATES))
+	@set -e; for name in $(or $(ONLY),$(BENCHMARKS)); do \
+	    echo "benchmarks/$$name.py"; $(if $(DATA),DPFUSE_DATA=$(DATA)) $(BIN)/python -m benchmarks.$$name; done
+	$(BIN)/python -m tools.quote
 
 bench-rl: $(BENCH)/.ready
-	$(BENCH)/bin/python benchmarks/rl/race.py
-	$(BENCH)/bin/python docs/results.py
+	$(BENCH)/bin/python -m benchmarks.rl.race
+	$(BENCH)/bin/python -m tools.quote
 
-results: demo bench
-	cp out/demo/report.json benchmarks/results/demo.json
-	mkdir -p docs/img && cp out/demo/estimates.png docs/img/estimates.png
-	$(BIN)/python docs/results.py
+results: $(READY)
+	$(BIN)/python -m experiments.demo.run
+	$(MAKE) --no-print-directory bench
+
+quote: $(READY)
+	$(BIN)/python -m tools.quote
+
+baselines: $(READY)
+	$(BIN)/python -m experiments.baselines.run $(if $(UPDATES),--updates $(UPDATES))
+	$(BIN)/python -m tools.quote
 
 us101: $(READY)
-	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --jobs $(JOBS)
-
-us101-quick: $(READY)
-	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --quick --out out/us101-quick
+	$(BIN)/python -m experiments.us101.run $(if $(DATA),--data $(DATA)) --jobs $(JOBS)
+	$(BIN)/python -m tools.quote
 
 us101-guided: $(READY)
-	$(BIN)/python experiments/us101/run.py $(if $(DATA),--data $(DATA)) --guided --jobs $(JOBS)
+	$(BIN)/python -m experiments.us101.run $(if $(DATA),--data $(DATA)) --guided --jobs $(JOBS)
+	$(BIN)/python -m tools.quote
 
-us101-record: $(READY)
-	$(BIN)/python experiments/us101/report.py
+us101-quick: $(READY)
+	$(BIN)/python -m experiments.us101.run $(if $(DATA),--data $(DATA)) --quick --out out/us101-quick
 
 optimality: $(READY)
-	$(BIN)/python experiments/optimality/run.py
+	$(BIN)/python -m experiments.optimality.run
+	$(BIN)/python -m tools.quote
 
 audit: demo
-	$(BIN)/python experiments/audit/run.py
-	$(BIN)/python experiments/audit/table.py
+	$(BIN)/python -m experiments.audit.run
+	$(BIN)/python -m tools.quote
 
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 transcripts: $(READY)
-	$(BIN)/python docs/transcripts.py
+	$(BIN)/python -m tools.transcripts
 
 # An environment that is half made, or made before pyproject.toml or constraints.txt changed, is brought up to date.
 $(READY): pyproject.toml constraints.txt

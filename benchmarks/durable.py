@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 
 import numpy as np
-from _measure import Timing, summarise, write_results
-from live_step import SENSORS, make_design
 from rich.progress import track
 
 import dpfuse
+from benchmarks.live_step import SENSORS, make_design
+from benchmarks.timing import Timing, keep, summarise
 from dpfuse.policy.exact import compute_inline
 from dpfuse.privacy import add_noise
 
@@ -32,10 +32,10 @@ def main() -> None:
         results[accounting] = {
             "durable release": release.to_dict(),
             "noise and one sync": bare.to_dict(),
-            "ratio of medians": round(release.median / bare.median, 2),
+            "ratio_of_medians": round(release.median / bare.median, 2),
         }
-    setting = {"sensors": SENSORS, "dimension": 2, "repeats": REPEATS}
-    write_results("durable", {"setting": setting, "ms": results}, packages=["apsw"])
+    settings = {"sensors": SENSORS, "dimension": 2, "repeats": REPEATS}
+    keep("durable", {"settings": settings, "ms": results}, packages=["apsw"])
 
 
 def measure(accounting: str) -> tuple[Timing, Timing]:

@@ -11,7 +11,6 @@ same size is written and synced, without a ledger: what that takes is the limit 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import tempfile
 import time
@@ -19,14 +18,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _measure import RESULTS, summarise, write_results
-from live_step import make_design
 from rich.progress import Progress
 
 import dpfuse
+from benchmarks.live_step import make_design
+from benchmarks.timing import keep, summarise
 from dpfuse.centre import Ticker
 from dpfuse.policy.exact import compute_inline
 from dpfuse.public import Published
+from tools.results import read_results, results_path
 
 STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
 DELAY_S = 0.14
@@ -42,18 +42,24 @@ def main() -> None:
     compute_inline()
     with Progress(auto_refresh=False) as progress:  # drawn between ticks: a thread that draws would be in their way
         results = {accounting: measure(accounting, seconds, progress) for accounting in ("individual", "total")}
-    setting = {"streams": STREAMS, "sensors": SENSORS, "interval_s": INTERVAL_S, "seconds": seconds, "churn": CHURN}
-    setting["in_two_streams"] = IN_TWO_STREAMS
-    kept = {"setting": setting, "accounting": results, "earlier": earlier_runs()}
-    write_results("fleet", kept, packages=["apsw"])
+    settings = {
+        "streams": STREAMS,
+        "sensors": SENSORS,
+        "interval_s": INTERVAL_S,
+        "seconds": seconds,
+        "churn": CHURN,
+        "in_two_streams": IN_TWO_STREAMS,
+    }
+    command = f"python -m benchmarks.fleet --seconds {seconds:g}"
+    results = {"settings": settings, "accounting": results, "earlier": earlier_runs()}
+    keep("fleet", results, command=command, packages=["apsw"])
 
 
 def earlier_runs() -> list[dict[str, Any]]:
-    """The last runs before this one, in brief: whoever reads of one run should know how others went."""
-    path = RESULTS / "fleet.json"
-    if not path.exists():
+    """The last runs before this one, in brief: runs differ with what the disk does."""
+    if not results_path("fleet").exists():
         return []
-    before = json.loads(path.read_text())
+    before = read_results("fleet")
     return [*before.get("earlier", []), {name: brief(run) for name, run in before["accounting"].items()}][-NUM_EARLIER:]
 
 

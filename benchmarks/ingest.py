@@ -33,7 +33,7 @@ MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/s
 
 def main() -> None:
     """Measure and write results/ingest.json."""
-    from _measure import write_results
+    from benchmarks.timing import keep
 
     with tempfile.TemporaryDirectory() as folder:
         results = {"http": run(Path(folder), "http")}
@@ -41,10 +41,10 @@ def main() -> None:
             print("mosquitto is not here, so MQTT is not measured: apt-get install mosquitto", file=sys.stderr)
         else:
             results["mqtt"] = run(Path(folder), "mqtt")
-    setting = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
+    settings = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
     load = [round(value, 1) for value in os.getloadavg()]  # of everything that the machine did, this too
     packages = ("fastapi", "uvicorn", "orjson", "paho-mqtt")
-    write_results("ingest", {"setting": setting, "load": load, **results}, packages=packages)
+    keep("ingest", {"settings": settings, "load": load, **results}, packages=packages)
 
 
 def run(folder: Path, kind: str) -> dict[str, Any]:
@@ -76,7 +76,8 @@ def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], d
     counts = folder / "counts.json"
     for old in folder.glob("ledger*"):
         old.unlink()
-    child = subprocess.Popen([sys.executable, __file__, "centre", str(folder), str(mqtt or "")], stdout=subprocess.PIPE)
+    command = [sys.executable, "-m", "benchmarks.ingest", "centre", str(folder), str(mqtt or "")]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert child.stdout is not None
         yield child.stdout.readline().decode().strip(), lambda: dict(json.loads(counts.read_text()))
@@ -87,8 +88,7 @@ def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], d
 
 def run_counting_centre(folder: Path, mqtt: str) -> None:
     """In the child: `dpfuse serve` with a centre that counts its reports."""
-    from live_step import make_design
-
+    from benchmarks.live_step import make_design
     from dpfuse.policy.exact import compute_inline
     from dpfuse.wire import serve
     from dpfuse.wire.tokens import Tokens

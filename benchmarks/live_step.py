@@ -7,9 +7,9 @@ import time
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _measure import summarise, write_results
 
 import dpfuse
+from benchmarks.timing import keep, summarise
 from dpfuse.policy import Constants, ExactStep, Structure, make_policy
 from dpfuse.policy.exact import compute_inline
 from dpfuse.privacy import make_noise
@@ -22,7 +22,7 @@ def main() -> None:
     compute_inline()
     make_noise(2)
     results = {accounting: measure(accounting) for accounting in ("total", "individual")}
-    write_results("live_step", {"setting": {"sensors": SENSORS, "steps": STEPS}, "ms": results})
+    keep("live_step", {"settings": {"sensors": SENSORS, "steps": STEPS}, "ms": results})
 
 
 def measure(accounting: str) -> dict[str, dict[str, float]]:

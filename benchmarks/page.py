@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _measure import summarise, write_results
-from live_step import make_design
+
+from benchmarks.live_step import make_design
+from benchmarks.timing import keep, summarise
 
 INTERVAL_S, VISITS, WATCHED_S = 0.2, 10, 20
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
@@ -39,17 +40,20 @@ def main() -> None:
     with centre() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
         visits = [visit(browser, address) for _ in range(VISITS + 1)][1:]  # the first one warms up the disk
-        keeping_up = watch(browser, address)
+        gaps = watch(browser, address)
         browser.close()
-    names = ("first paint", "up")
+    moments = ("first_paint", "first_release")
     results = {
-        "setting": {"interval_s": INTERVAL_S, "visits": VISITS, "watched_s": WATCHED_S},
-        "ms": {name: summarise([one[name] / 1e3 for one in visits]).to_dict() for name in names},
+        "settings": {"interval_s": INTERVAL_S, "visits": VISITS, "watched_s": WATCHED_S},
+        "ms": {
+            **{name: summarise([one[name] / 1e3 for one in visits]).to_dict() for name in moments},
+            "between_updates": summarise(gaps).to_dict(),
+        },
         "kilobytes": round(visits[0]["bytes"] / 1e3, 1),
-        "requests elsewhere": sum(one["elsewhere"] for one in visits),
-        **keeping_up,
+        "requests_to_other_hosts": sum(one["elsewhere"] for one in visits),
+        "updates_per_second": round(len(gaps) / sum(gaps), 3),
     }
-    write_results("page", results, packages=("fastapi", "uvicorn", "playwright"))
+    keep("page", results, packages=("fastapi", "uvicorn", "playwright"))
 
 
 @contextmanager
@@ -82,16 +86,16 @@ def visit(browser: Any, address: str) -> dict[str, float]:
     page.on("request", lambda request: asked.append(request.url))
     page.goto(address)
     page.wait_for_selector("body[data-step]:not([data-step=''])")
-    up = page.evaluate("performance.getEntriesByName('up')[0].startTime")
+    first = page.evaluate("performance.getEntriesByName('up')[0].startTime")
     paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0]?.startTime ?? NaN")
     sizes = page.evaluate("performance.getEntries().reduce((sum, one) => sum + (one.transferSize ?? 0), 0)")
     context.close()
     elsewhere = sum(not url.startswith(address) for url in asked)
-    return {"first paint": paint, "up": up, "bytes": sizes, "elsewhere": elsewhere}
+    return {"first_paint": paint, "first_release": first, "bytes": sizes, "elsewhere": elsewhere}
 
 
-def watch(browser: Any, address: str) -> dict[str, Any]:
-    """How often the picture changes, and the gaps in between, for a page that is looked at."""
+def watch(browser: Any, address: str) -> list[float]:
+    """Seconds between the changes of a page that is open for a while."""
     page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
     page.goto(address)
     page.wait_for_selector("body[data-step]:not([data-step=''])")
@@ -99,10 +103,7 @@ def watch(browser: Any, address: str) -> dict[str, Any]:
     time.sleep(WATCHED_S)
     gaps = np.diff(page.evaluate("window.drawn")) / 1e3
     page.context.close()
-    return {
-        "updates per second": round(float(1 / gaps.mean()), 3),
-        "ms between updates": summarise(list(gaps)).to_dict(),
-    }
+    return list(gaps)
 
 
 if __name__ == "__main__":

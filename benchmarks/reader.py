@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from _measure import write_results
 from pyarrow import csv, parquet
 
+from benchmarks.timing import keep
 from dpfuse import data
 from dpfuse.data.recording import SECTION_M
 
@@ -80,9 +80,10 @@ def main() -> None:
         }
     recording = data.read(folder)
     found = data.periods(recording.trajectories(), recording.seen_in_full()[0])
-    setting = {"repeats": REPEATS, "section_m": SECTION_M, "pyarrow": pa.__version__}
+    settings = {"repeats": REPEATS, "section_m": SECTION_M}
     shown = [{key: _round(value) for key, value in period._asdict().items()} for period in found]
-    write_results("reader", {"setting": setting, "reading": results, "periods": shown})
+    results = {"settings": settings, "reading": results, "periods": shown}
+    keep("reader", results, command="python -m benchmarks.reader --data DIR", packages=["pyarrow"])
 
 
 def _round(value: Any) -> Any:

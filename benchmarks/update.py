@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _measure import Timing, alternate, write_results
 from jax.sharding import NamedSharding, PartitionSpec
 
 import dpfuse
+from benchmarks.timing import Timing, alternate, keep
 from dpfuse.policy import gru
 from dpfuse.policy.rollout import PackedWindows, cut, draw_noise, pad_rows
 from dpfuse.policy.step import (
@@ -58,7 +58,7 @@ def main() -> None:
     timings = alternate({"plain": plain, "packed, one device": packed, "packed, all devices": sharded})
     rows = int(data.present.any(1).sum())
     results = {
-        "setting": {"batch": BATCH, "slots": SLOTS, "steps": STEPS, "share_present": float(data.present.mean())},
+        "settings": {"batch": BATCH, "slots": SLOTS, "steps": STEPS, "share_present": float(data.present.mean())},
         "rows_packed": rows,
         "rows_plain": BATCH * SLOTS,
         "devices": num_devices,
@@ -67,7 +67,7 @@ def main() -> None:
         "speed_up": {name: timings["plain"].median / timing.median for name, timing in timings.items()},
         "arithmetic": arithmetic(rows, timings["packed, all devices"], num_devices),
     }
-    write_results("update", results)
+    keep("update", results, seeds=(0, 1, 2, 3))
 
 
 def make_traffic(rng: np.random.Generator) -> dpfuse.Trajectories:

@@ -10,11 +10,11 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from clock import Curve
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from problem import STEPS, read_problem, units, validation_episodes
 
 import dpfuse
+from benchmarks.rl.clock import Curve
+from benchmarks.rl.problem import STEPS, read_problem, units, validation_episodes
 from dpfuse.policy.rollout import close_loop
 from dpfuse.policy.step import Policy
 from dpfuse.training.alternating import collect, make_hear, make_play

@@ -10,14 +10,14 @@ import gymnasium
 import jax
 import numpy as np
 import torch
-from clock import Curve
-from problem import STEPS, Problem, read_problem, units, validation_episodes
 from sb3_contrib import RecurrentPPO
 from stable_baselines3 import PPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.vec_env import VecEnv, VecNormalize
 
 import dpfuse.gym
+from benchmarks.rl.clock import Curve
+from benchmarks.rl.problem import STEPS, Problem, read_problem, units, validation_episodes
 from dpfuse.policy.step import init_public, observe
 from dpfuse.training.environment import advance
 

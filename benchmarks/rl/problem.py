@@ -20,7 +20,7 @@ from dpfuse.training.sampler import spaced_windows
 from dpfuse.training.settings import PPO
 
 STEPS, REPORTING = 100, 0.3
-PROMISE = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one")
+GUARANTEE = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one")
 # f and E see explored weights, as in the first round of Algorithm 2.
 JOINT = dpfuse.Optimisation(num_updates=1000)
 FIRST_ROUND = PPO(num_rounds=1, num_iterations=1, num_episodes=16, num_epochs=1)
@@ -55,7 +55,7 @@ def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) 
     design = dpfuse.train(
         training,
         validation,
-        PROMISE,
+        GUARANTEE,
         method="ppo",
         horizon=STEPS,
         optimisation=JOINT,

@@ -17,17 +17,11 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from matplotlib.figure import Figure
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
-HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-sys.path.insert(0, str(HERE.parent))
-
-from _measure import write_results  # noqa: E402  # beside the folder, not in it
-from problem import PROMISE, REPORTING, STEPS, data_name  # noqa: E402
+from benchmarks.rl.problem import GUARANTEE, REPORTING, STEPS, data_name
+from benchmarks.timing import keep
+from tools.results import ROOT
 
 SETTINGS = ("PPO, defaults", "PPO, tuned", "RecurrentPPO")
 SEEDS = (0, 1, 2)
@@ -45,23 +39,22 @@ def main() -> None:
     options = parser.parse_args()
     out = ROOT / "out/rl" / data_name()
     trials = {
-        name: run(out, "peers.py", f"trial-{number}", options.trial_s, "--setting", name)
+        name: run(out, "peers", f"trial-{number}", options.trial_s, "--setting", name)
         for number, name in enumerate(SETTINGS)
     }
     best = min(SETTINGS, key=lambda name: lowest(trials[name]))
-    peer = run(out, "peers.py", "peer", options.race_s, "--setting", best)
-    ours = [run(out, "ours.py", f"ours-{seed}", options.ours_s, "--seed", str(seed)) for seed in SEEDS]
+    peer = run(out, "peers", "peer", options.race_s, "--setting", best)
+    ours = [run(out, "ours", f"ours-{seed}", options.ours_s, "--seed", str(seed)) for seed in SEEDS]
     results = {"problem": setting(), **summarise(trials, best, peer, ours)}
-    write_results(
-        "rl", results, command="make bench-rl", packages=("gymnasium", "torch", "stable-baselines3", "sb3-contrib")
-    )
+    packages = ("gymnasium", "torch", "stable-baselines3", "sb3-contrib")
+    keep("rl", results, seeds=SEEDS, command="make bench-rl", packages=packages)
     plot(results)
     shutil.rmtree(out)
 
 
 def setting() -> dict[str, Any]:
     """What was raced on."""
-    return {"data": data_name(), "steps": STEPS, "reporting": REPORTING, "guarantee": PROMISE.to_dict()}
+    return {"data": data_name(), "steps": STEPS, "reporting": REPORTING, "guarantee": GUARANTEE.to_dict()}
 
 
 def run(out: Path, script: str, name: str, seconds: float, *arguments: str) -> Curve:
@@ -70,8 +63,8 @@ def run(out: Path, script: str, name: str, seconds: float, *arguments: str) -> C
     path, done = out / f"{name}.part.json", out / f"{name}.json"
     if not done.exists():
         print(f"{script} {' '.join(arguments)}: {seconds:.0f} s", file=sys.stderr, flush=True)
-        command = [sys.executable, str(HERE / script), "--folder", str(out), "--curve", str(path)]
-        subprocess.run([*command, "--seconds", str(seconds), *arguments], check=True)
+        command = [sys.executable, "-m", f"benchmarks.rl.{script}", "--folder", str(out), "--curve", str(path)]
+        subprocess.run([*command, "--seconds", str(seconds), *arguments], check=True, cwd=ROOT)
         path.rename(done)
     return list(json.loads(done.read_text()))
 
@@ -127,7 +120,8 @@ def compare(error: float, peer: Curve, ours: list[Curve]) -> dict[str, Any]:
 
 def plot(results: dict[str, Any]) -> None:
     """The learning curves of the record over time, on a logarithmic scale."""
-    figure, axes = plt.subplots(figsize=(7, 4), layout="constrained")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
     for number, ours in enumerate(results["ours"]):
         draw(axes, ours["curve"], "tab:blue", "dpfuse, three seeds" if number == 0 else None)
     peer = results["peer"]

@@ -1,17 +1,14 @@
-"""How near an audit comes to what is promised: over budgets for the worst f, and for the designs of the demo.
+"""Attack the worst f at several budgets and the designs of the demo: `make audit`.
 
-Writes results.json beside this file, and the figures of docs/theory.md: what a budget means for one driver, and the
-audit of the demo's individual design.
+Writes results.json beside this file and two figures of the docs: what a budget means for one driver, and the audit of
+the demo's individual design.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +23,11 @@ from dpfuse.audit import Bound, attack, plot_audit
 from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
 from dpfuse.policy import Constants, ExactStep, Structure, make_policy
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
+from tools.results import ROOT, results_path, write_results
 
-ROOT = Path(__file__).parents[2]
-RESULTS = Path(__file__).with_name("results.json")
 IMAGES = ROOT / "docs/img"
 BUDGETS = (0.07, 0.15, 0.5, 1.5, 5.0)
-ORDER, DELTA, CONFIDENCE, NUM_STEPS = 2.0, 1e-5, 0.95, 10
+ORDER, DELTA, CONFIDENCE, NUM_STEPS, SEED = 2.0, 1e-5, 0.95, 10, 0
 
 
 def main() -> None:
@@ -52,16 +48,24 @@ def main() -> None:
         designs[path.stem] = result.to_dict() | {"cpu_seconds": round(time.process_time() - began, 1)}
         if path.stem == "individual":
             plot_audit(result).savefig(IMAGES / "audit.png", dpi=120)
-    write_results(sweep, designs, options)
+    settings = {"order": ORDER, "delta": DELTA, "confidence": CONFIDENCE, "steps": NUM_STEPS}
+    settings |= {"runs": options.runs, "design_runs": options.design_runs}
+    write_results(
+        results_path("audit"),
+        {"settings": settings, "budgets": sweep, "designs": designs},
+        command=f"python -m experiments.audit.run --runs {options.runs} --design-runs {options.design_runs}",
+        seeds=[SEED],
+        packages=["scipy"],
+    )
     plot_one_driver(sweep).savefig(IMAGES / "one_driver.png", dpi=120)
 
 
 def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
-    """What the best observer finds out about a canary that spends all of this budget."""
+    """The attack on a canary that spends all of this budget."""
     guarantee = dpfuse.Guarantee(order=ORDER, budget=budget, adjacency="remove-one", accounting="individual")
     design = with_loud_filter(make_design(guarantee))
     claim = gdp_epsilon(ORDER, budget, DELTA, NUM_STEPS)
-    worlds = make_worlds(design, *loud_pair(design, NUM_STEPS), seed=0)
+    worlds = make_worlds(design, *loud_pair(design, NUM_STEPS), seed=SEED)
     found = attack("the worst f", ExactStep(design, NUM_ROWS), worlds, num_runs, Bound(DELTA, CONFIDENCE, claim))
     assert all(check.passed for check in found.checks if not check.false_alarm)
     right, all_runs = found.attack.accuracy * 2 * num_runs, 2 * num_runs
@@ -106,7 +110,7 @@ def plot_one_driver(sweep: list[dict[str, Any]]) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axis = figure.subplots()
     budgets = np.geomspace(0.03, 10, 200)
-    axis.semilogx(budgets, [100 * chance_to_tell(ORDER, b) for b in budgets], color="black", label="promised: at most")
+    axis.semilogx(budgets, [100 * chance_to_tell(ORDER, b) for b in budgets], color="black", label="guarantee: at most")
     found = np.array([[100 * row["chance_found"], *(100 * np.array(row["chance_ci95"]))] for row in sweep])
     bars = np.abs(found[:, 1:].T - found[:, 0])
     axis.errorbar(BUDGETS, found[:, 0], bars, fmt="o", color="#D55E00", capsize=3, label="found by the audit (95%)")
@@ -129,19 +133,6 @@ def plot_one_driver(sweep: list[dict[str, Any]]) -> Figure:
     axis.spines[["top", "right"]].set_visible(False)
     axis.legend(frameon=False, loc="upper left")
     return figure
-
-
-def write_results(sweep: list[dict[str, Any]], designs: dict[str, Any], options: argparse.Namespace) -> None:
-    """Keep the numbers with what made them."""
-    results = {
-        "command": f"python experiments/audit/run.py --runs {options.runs} --design-runs {options.design_runs}",
-        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
-        "versions": {package: version(package) for package in ("jax", "numpy", "scipy", "opendp")},
-        "setting": {"order": ORDER, "delta": DELTA, "confidence": CONFIDENCE, "steps": NUM_STEPS},
-        "budgets": sweep,
-        "designs": designs,
-    }
-    RESULTS.write_text(json.dumps(results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

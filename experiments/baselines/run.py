@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from page import draw, write_page
-
 import dpfuse
 from dpfuse import baselines
-from systems import SYSTEMS, Parts
+from experiments.baselines.figures import draw
+from experiments.baselines.systems import SYSTEMS, Parts
+from tools.results import results_path, write_results
 
-HERE = Path(__file__).parent
 BUDGETS = (0.15, 0.5, 1.5)
-PROMISE = dpfuse.Guarantee(order=2.0, budget=1.0, adjacency="remove-one")
+GUARANTEE = dpfuse.Guarantee(order=2.0, budget=1.0, adjacency="remove-one")
 DESIGNS = {
     "classical": ("constant", "total"),
     "adaptive": ("adaptive", "total"),
@@ -39,7 +34,7 @@ def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[
             made = dpfuse.train_many(
                 parts.training,
                 parts.validation,
-                [replace(PROMISE, budget=budget, accounting=accounting) for budget in BUDGETS],
+                [replace(GUARANTEE, budget=budget, accounting=accounting) for budget in BUDGETS],
                 spending=spending,
                 horizon=SYSTEMS[system].horizon,
                 architecture=dpfuse.Architecture(recurrent_filter="gru"),  # the paper's f, for all alike
@@ -61,8 +56,8 @@ def compare_on(system: str, updates: int | None, folder: Path) -> dict[str, Any]
     for budget in BUDGETS:
         reports, settings = {}, {}
         for name in baselines.BASELINES:
-            promise = replace(PROMISE, budget=budget)
-            mechanism = baselines.fit(name, parts.training, parts.validation, promise, horizon=horizon)
+            guarantee = replace(GUARANTEE, budget=budget)
+            mechanism = baselines.fit(name, parts.training, parts.validation, guarantee, horizon=horizon)
             reports[name] = baselines.evaluate(mechanism, parts.test, stride=horizon // 2)
             settings[name] = dict(mechanism.settings)
         best = min(reports, key=lambda name: reports[name].mse)
@@ -90,35 +85,29 @@ def _figures(report: dpfuse.Report, settings: dict[str, Any] | None) -> dict[str
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compare on every system and write results.json, figure.png and the tables of README.md."""
+    """Compare on every system and write results.json and figure.png."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--updates", type=int, help="gradient steps for each design, by default those of the system")
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS), help="others stay as they are")
     parser.add_argument("--designs", type=Path, default=Path("out/baselines"), help="folder that keeps the designs")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for results and figure")
+    parser.add_argument(
+        "--out", type=Path, default=results_path("baselines").parent, help="folder for results and figure"
+    )
     options = parser.parse_args(arguments)
     dpfuse.use_all_cores()
     for folder in (options.out, options.designs):
         folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     file = options.out / "results.json"
-    systems = json.loads(file.read_text())["systems"] if file.exists() else {}
+    systems = json.loads(file.read_text())["results"]["systems"] if file.exists() else {}
     systems |= {name: compare_on(name, options.updates, options.designs) for name in options.systems}
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True).stdout.strip()
     results = {
-        "command": "make baselines",
-        "commit": commit,
-        "machine": {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()},
-        "versions": {name: version(name) for name in ("jax", "numpy", "cvxpy", "jax-privacy")},
         "seconds": round(time.perf_counter() - began),
-        "seeds": [0],
-        "guarantee": {"order": PROMISE.order, "adjacency": PROMISE.adjacency},
+        "guarantee": {"order": GUARANTEE.order, "adjacency": GUARANTEE.adjacency},
         "systems": {name: systems[name] for name in SYSTEMS if name in systems},
     }
-    file.write_text(json.dumps(results, indent=2) + "\n")
+    write_results(file, results, command="make baselines", seeds=[0], packages=("cvxpy", "jax-privacy"))
     draw(results).savefig(options.out / "figure.png", dpi=120)
-    if options.out == HERE:
-        write_page(HERE / "README.md", results)
 
 
 if __name__ == "__main__":

@@ -1,80 +1,49 @@
-"""Learned designs against the optimum: Theorem 1 solved, and what pathwise training makes of the same systems.
+"""Compare learned designs with the optimum of Theorem 1: `make optimality`.
 
-For each preset: even spending, the best schedule and the optimal closed loop, solved; the closed loop checked by a
-second discretisation and by simulation; and designs learned from recordings, with their gap to the optimum. `make
-optimality` runs it; results.json, table.md, collections.md and gaps.png beside this file are what it left. With
-`--presets single`, whole collections alone are solved again, and what else the results hold is kept.
+For each preset this solves even spending, the best schedule and the optimal closed loop, checks the closed loop by a
+second discretisation and by simulation, trains designs on recordings, and measures their gap to the optimum. It writes
+results.json and gaps.png beside this file. With `--presets single` it solves whole collections alone and keeps the rest
+of results.json.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import subprocess
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import jax
 
 import dpfuse
 from dpfuse import optimal
 from dpfuse.optimal.figures import SPENDING, plot_gaps
 from dpfuse.systems import hidden_markov
+from tools.results import results_path, write_results
 
-HERE = Path(__file__).parent
 # The presets of the structured release; `single` is for whole collections.
 STRUCTURED = ("slow", "onset", "scarce")
 
 
 def main() -> None:
-    """Solve, train, compare, and keep the results."""
+    """Solve, train, compare and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--presets", nargs="+", default=[*STRUCTURED, "single"], help="which to solve and learn")
-    parser.add_argument("--out", type=Path, default=HERE, help="folder for results")
+    parser.add_argument("--out", type=Path, default=results_path("optimality").parent, help="folder for results")
     parser.add_argument("--updates", type=int, default=3000, help="gradient steps for each adaptive design")
     parser.add_argument("--runs", type=int, default=40_000, help="simulated runs for each comparison")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    began = time.perf_counter()
-    presets = {name: compare(name, given) for name in given.presets if name in STRUCTURED}
-    solved = {"general": general(given)} if "single" in given.presets else {}
-    kept = given.out / "results.json"
-    if presets or not kept.exists():
-        results = origin(given) | {"presets": presets, "general": {}} | solved
+    path = given.out / "results.json"
+    command = f"python -m experiments.optimality.run --presets {' '.join(given.presets)}"
+    if structured := [name for name in given.presets if name in STRUCTURED]:
+        began = time.perf_counter()
+        results: dict[str, Any] = {"settings": {"updates": given.updates, "runs": given.runs}}
+        results["presets"] = {name: compare(name, given) for name in structured}
+        results["general"] = {} if "single" not in given.presets else solve_collections(given)
         results["seconds"] = round(time.perf_counter() - began)
+        write_results(path, results, command=command, seeds=[given.seed])
+        plot_gaps(results["presets"]).savefig(given.out / "gaps.png", dpi=120)
     else:
-        results = json.loads(kept.read_text()) | solved | {"origin of general": origin(given)}
-    given.out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(results, indent=2) + "\n")
-    draw(results, given.out)
-
-
-def origin(given: argparse.Namespace) -> dict[str, Any]:
-    """Which command, code and machine the results are from."""
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return {
-        "command": f"python experiments/optimality/run.py --presets {' '.join(given.presets)}",
-        "commit": subprocess.run(describe, capture_output=True, text=True, cwd=HERE).stdout.strip(),
-        "seed": given.seed,
-        "updates": given.updates,
-        "runs": given.runs,
-        "machine": {"cores": os.cpu_count(), "device": jax.devices()[0].device_kind},
-        "versions": {package: version(package) for package in ("jax", "equinox", "optax", "numpy")},
-    }
-
-
-def draw(results: dict[str, Any], out: Path) -> None:
-    """Tables and figure from the results."""
-    if results["presets"]:
-        (out / "table.md").write_text(table(results["presets"]))
-        plot_gaps(results["presets"]).savefig(out / "gaps.png", dpi=120)
-        print(table(results["presets"]))
-    if results["general"]:
-        (out / "collections.md").write_text(collections(results["general"]))
-        print(collections(results["general"]))
+        write_results(path, solve_collections(given), command=command, seeds=[given.seed], part="general")
 
 
 def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -128,7 +97,7 @@ def train(problem: optimal.Problem, spending: str, given: argparse.Namespace) ->
     )
 
 
-def general(given: argparse.Namespace) -> dict[str, Any]:
+def solve_collections(given: argparse.Namespace) -> dict[str, Any]:
     """Whole collections on one sensor: two symbols and four, against the structured release."""
     problem = optimal.PRESETS["single"]
     solutions: dict[str, optimal.Solution | optimal.GeneralSolution] = {"gaussian": optimal.solve(problem)}
@@ -139,38 +108,6 @@ def general(given: argparse.Namespace) -> dict[str, Any]:
         simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
         values[name] = solution.to_dict() | {"simulated": {"value": simulated.value, "ci95": simulated.ci95}}
     return values
-
-
-def table(presets: dict[str, Any]) -> str:
-    """The comparison, a row for each preset and way to spend."""
-    lines = [
-        "| preset | spending | solved | over the optimum | learned over the optimum (95%) | spending / estimator |"
-    ]
-    lines.append("|---|---|---|---|---|---|")
-    for name, preset in presets.items():
-        for spending, value in preset["solved"].items():
-            own = preset["learned"][spending]
-            low, high = own["ci95"]
-            lines.append(
-                f"| {name} | {SPENDING[spending]} | {value:.4f} | {value / preset['solved']['adaptive'] - 1:.1%} | "
-                f"{own['total']:.1%} ({low:.1%} to {high:.1%}) | {own['spending']:.1%} / {own['estimator']:.1%} |"
-            )
-    return "\n".join(lines) + "\n"
-
-
-def collections(general: dict[str, Any]) -> str:
-    """Whole collections against Gaussian noise, a row for each."""
-    lines = ["| release | solved | against Gaussian noise | on the grid half as fine | simulated (95%) |"]
-    lines.append("|---|---|---|---|---|")
-    for name, solved in general.items():
-        low, high = solved["simulated"]["ci95"]
-        kind = "Gaussian noise" if name == "gaussian" else f"any, on {name}"
-        lines.append(
-            f"| {kind} | {solved['value']:.4f} | {solved['value'] / general['gaussian']['value'] - 1:.1%} | "
-            f"{solved['discretisation_error']:.3%} away | "
-            f"{solved['simulated']['value']:.4f} ({low:.4f} to {high:.4f}) |"
-        )
-    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":

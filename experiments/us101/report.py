@@ -10,14 +10,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import figures
 import numpy as np
-import pieces
-from pieces import ADJACENCIES, WHO_REPORTS, Piece, path_of
-from traffic import MORE_TESTS, NUM_TESTS
 
 from dpfuse._arrays import Floats, Integers
 from dpfuse.evaluation.bootstrap import block_interval
+from experiments.us101 import figures, pieces
+from experiments.us101.pieces import ADJACENCIES, WHO_REPORTS, Piece, path_of
+from experiments.us101.traffic import MORE_TESTS, NUM_TESTS
 
 HERE = Path(__file__).parent
 INTERVAL_S = 0.2
@@ -87,7 +86,7 @@ def write_report(folder: Path, *, quick: bool = False, guided_alone: bool = Fals
     If `guided_alone`, what else the results of record hold is kept.
     """
     if guided_alone:
-        results = json.loads((HERE / "results.json").read_text()) | {"guided": guided(folder)}
+        results = json.loads((HERE / "results.json").read_text())["results"] | {"guided": guided(folder)}
     elif quick:
         results = {"command": "make us101-quick"} | quick_results(folder)
     else:

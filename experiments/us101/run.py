@@ -19,11 +19,10 @@ from typing import Any
 
 import jax
 import numpy as np
-import pieces
-import traffic
-from pieces import CANDIDATES, WHO_REPORTS, Piece, path_of
 
 import dpfuse
+from experiments.us101 import pieces, traffic
+from experiments.us101.pieces import CANDIDATES, WHO_REPORTS, Piece, path_of
 
 RECORDING = "recording.dpfuse-data"
 # Patience without end: the running average of the weights is at its best when the learning rate has come down.
@@ -57,7 +56,7 @@ def main() -> None:
     if not arguments.only:
         if not arguments.quick:
             retest([*([] if arguments.guided else pieces.retested()), *pieces.guided_retested()], folder)
-        from report import write_report
+        from experiments.us101.report import write_report
 
         write_report(folder, quick=arguments.quick, guided_alone=arguments.guided)
 
@@ -92,7 +91,7 @@ def run_all(plan: list[Piece], arguments: argparse.Namespace) -> None:
     while waiting or running:
         while waiting and len(running) < arguments.jobs:
             piece = waiting.pop(0)
-            command = [sys.executable, __file__, "--out", arguments.out, "--piece", piece.name]
+            command = [sys.executable, "-m", "experiments.us101.run", "--out", arguments.out, "--piece", piece.name]
             command += ["--quick"] if arguments.quick else []
             running[piece.name] = subprocess.Popen(command, stderr=None if arguments.jobs == 1 else subprocess.PIPE)
         for name, process in list(running.items()):

@@ -647,20 +647,6 @@ def test_memory_does_not_grow_with_the_other_sites(traffic, folder):
     assert 50 < large < small + 200, (small, large)
 
 
-def test_docs_quote_the_results_file():
-    root = Path(__file__).parents[2]
-    page = (root / "docs/data.md").read_text()
-    results = json.loads((root / "benchmarks/results/reader.json").read_text())
-    for period in results["periods"]:
-        name, vehicles, *numbers, flow = period.values()
-        assert f"| {name} | {vehicles:,} | {' | '.join(map(str, numbers))} | {flow:,.0f} |\n" in page
-    for name, each in results["reading"].items():
-        row = f"| {name} | {each['with_trajectories_s']} | {each['cpu_s']} | {each['peak_rss_mb']} MB |\n"
-        assert row in page
-    at_hand = results["reading"]["at hand, Parquet"]
-    assert at_hand["with_trajectories_s"] < 5 and at_hand["peak_rss_mb"] < 1000 and at_hand["sightings"] > 3.8e6
-
-
 @pytest.fixture(scope="module")
 def us101():
     return data.read(DATA)

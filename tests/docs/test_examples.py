@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
 from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-spec = importlib.util.spec_from_file_location("transcripts", ROOT / "docs/transcripts.py")
-transcripts = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(transcripts)
+from tools import transcripts
 
+ROOT = Path(__file__).parents[2]
 README, OWN_SYSTEM = ROOT / "README.md", ROOT / "docs/own-system.md"
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 # Another machine rounds in another order, and training follows another path to about the same place.
 ABOUT = 0.25
+# Pages whose Python takes more than a few seconds.
+LONG = {"environment.md", "optimal.md"}
 
 pages = pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
 
@@ -35,7 +34,12 @@ def agree(shown: list[str], printed: list[str], tolerance: float | None) -> bool
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in transcripts.PAGES if page.name != "README.md"], ids=lambda page: page.name
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.name in LONG else (), id=page.name)
+        for page in transcripts.PAGES
+        if page.name != "README.md"
+    ],
 )
 def test_python_runs_and_prints_what_is_shown_but_for_the_numbers(page, tmp_path):
     """README's runs in full below."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dpfuse import Trajectories
+from experiments.us101 import pieces, report, run, traffic
+from tools.results import read_results
 
 FOLDER = Path(__file__).parents[2] / "experiments/us101"
 
@@ -17,21 +17,12 @@ FOLDER = Path(__file__).parents[2] / "experiments/us101"
 @pytest.fixture(scope="module")
 def study():
     """The modules of the experiment, by name."""
-    sys.path.insert(0, str(FOLDER))
-    try:
-        import pieces
-        import report
-        import run
-        import traffic
-
-        yield {"pieces": pieces, "report": report, "run": run, "traffic": traffic}
-    finally:
-        sys.path.remove(str(FOLDER))
+    return {"pieces": pieces, "report": report, "run": run, "traffic": traffic}
 
 
 @pytest.fixture(scope="module")
 def results():
-    return json.loads((FOLDER / "results.json").read_text())
+    return read_results("us101")
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +116,7 @@ class TestPieces:
                 assert chosen == (max(tried) if piece.is_enlarged or piece.guided else min(tried))
 
 
+@pytest.mark.results
 class TestRecord:
     def test_the_page_quotes_its_results(self, study, results):
         page = (FOLDER / "README.md").read_text()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import runpy
 import time
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from dpfuse.systems import hidden_markov
 from support.belief import first_belief, posterior_of_state, update_belief
 from support.designs import make_guarantee, make_structure
 
-RESULTS = Path(__file__).parents[2] / "experiments/optimality/results.json"
 # A false alarm once in two million for each number.
 FIVE = 5.0
 
@@ -348,38 +346,3 @@ def test_a_learned_closed_loop_comes_within_3_percent_and_beats_every_schedule()
     assert -0.01 < gap.total < 0.03
     assert gap.ci95[1] < schedule.value / solution.value - 1
     assert gap.most_spent <= problem.budget
-
-
-def test_the_results_of_record_show_what_they_must():
-    presets = json.loads(RESULTS.read_text())["presets"]
-    assert set(presets) == {"slow", "onset", "scarce"}
-    for preset in presets.values():
-        solved, learned = preset["solved"], preset["learned"]
-        assert abs(preset["crosscheck"]["difference"]) < 0.01
-        assert preset["simulated"]["value"] == pytest.approx(solved["adaptive"], rel=0.01)
-        assert learned["adaptive"]["total"] < 0.03
-        assert (1 + learned["schedule"]["total"]) * solved["adaptive"] / solved["schedule"] < 1.03
-        if preset["closed_loop_gain"] > 0.05:
-            assert learned["adaptive"]["ci95"][1] < solved["schedule"] / solved["adaptive"] - 1
-    assert max(preset["closed_loop_gain"] for preset in presets.values()) >= 0.05
-
-
-def test_whole_collections_of_record_are_solved_to_the_digits_that_are_quoted():
-    general = json.loads(RESULTS.read_text())["general"]
-    assert set(general) == {"gaussian", "2 symbols", "4 symbols"}
-    for solved in general.values():
-        assert solved["discretisation_error"] < 1e-3 and solved["largest_difference"] < 1e-3
-    for symbols in ("2 symbols", "4 symbols"):
-        low, high = general[symbols]["simulated"]["ci95"]
-        assert low < general[symbols]["value"] < high
-        assert general[symbols]["gap"] < 1e-6
-        assert general[symbols]["value"] < general["gaussian"]["value"]
-
-
-@pytest.mark.parametrize(("name", "made_by"), [("table.md", "table"), ("collections.md", "collections")])
-def test_the_page_quotes_what_the_results_of_record_say(name, made_by):
-    folder, results = RESULTS.parent, json.loads(RESULTS.read_text())
-    lines = (folder / name).read_text()
-    part = {"table": "presets", "collections": "general"}[made_by]
-    assert runpy.run_path(str(folder / "run.py"))[made_by](results[part]) == lines
-    assert lines in (folder.parents[1] / "docs/optimal.md").read_text()

@@ -1,20 +1,16 @@
-"""Timing side by side, and results with what they were measured on."""
+"""Time tasks side by side, and keep what was measured."""
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-RESULTS = Path(__file__).parent / "results"
+from tools.results import results_path, write_results
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Timing:
 
 
 def alternate(tasks: dict[str, Callable[[], Any]], repeats: int = 30) -> dict[str, Timing]:
-    """Time the tasks in turn, so that whatever else the machine does falls on all of them alike."""
+    """Time the tasks in turn, so that other load on the machine slows all of them alike."""
     for task in tasks.values():
         task()
         task()
@@ -51,18 +47,15 @@ def summarise(seconds: list[float]) -> Timing:
     return Timing(float(np.median(ms)), float(ms.min()), float(np.quantile(ms, 0.99)), len(ms))
 
 
-def write_results(
-    name: str, results: dict[str, Any], *, command: str | None = None, packages: Sequence[str] = ()
+def keep(
+    name: str,
+    results: dict[str, Any],
+    *,
+    seeds: Sequence[int] = (0,),
+    command: str | None = None,
+    packages: Sequence[str] = (),
 ) -> None:
-    """Print the results and keep them in results/NAME.json, with the machine and the versions, of `packages` too."""
-    machine = {"cores": os.cpu_count(), "processor": platform.processor() or platform.machine()}
-    versions = {package: version(package) for package in ("jax", "equinox", "numpy", "opendp", *packages)}
-    results = {
-        "command": command or f"python benchmarks/{name}.py",
-        "machine": machine,
-        "versions": versions,
-        **results,
-    }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(json.dumps(results, indent=2))
+    """Print the results of `benchmarks/NAME.py` and write them to `benchmarks/results/NAME.json`."""
+    command = command or f"python -m benchmarks.{name}"
+    write_results(results_path(name), results, command=command, seeds=seeds, packages=packages)
+    print(json.dumps(results, indent=1))

@@ -1,14 +1,11 @@
-"""The results as tables in README.md and as a figure."""
+"""The figure of the comparison."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
 
-_BLOCK = re.compile(r"(?<=<!-- results -->\n).*?(?=<!-- /results -->)", re.S)
 # Colour-blind safe (Okabe and Ito); baselines are dashed, designs solid.
 _STYLES = {
     "local": ("#999999", "v", "--"),
@@ -20,43 +17,6 @@ _STYLES = {
     "adaptive": ("#0072B2", "o", "-"),
     "individual": ("#009E73", "o", "-"),
 }
-
-
-def tables(results: dict[str, Any]) -> str:
-    """A table for each system: squared error and its 95% interval by mechanism and budget."""
-    parts = []
-    for system, found in results["systems"].items():
-        by_budget = found["budgets"].values()
-        rows = [
-            [f"**{system}** [{found['unit']}]", *(f"B = {budget}" for budget in found["budgets"])],
-            ["---"] * (1 + len(by_budget)),
-        ]
-        for name in _STYLES:
-            rows.append([name, *(_cell(each["mechanisms"][name]) for each in by_budget)])
-        for name in ("classical", "adaptive", "individual"):
-            ratios = [(each["over_best_baseline"][name], each["best_baseline"]) for each in by_budget]
-            rows.append([f"{name} over the best baseline", *(_ratio(ratio, best) for ratio, best in ratios)])
-        rows.append(["no releases (prior)", *[_short(found["prior_mse"])] * len(by_budget)])
-        parts.append("\n".join("| " + " | ".join(row) + " |" for row in rows))
-    return "\n\n".join(parts) + "\n"
-
-
-def _cell(figures: dict[str, Any]) -> str:
-    mse, low, high = (_short(value) for value in (figures["mse"], *figures["ci95"]))
-    return f"{mse} ({low} to {high})"
-
-
-def _short(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
-
-
-def _ratio(comparison: dict[str, Any], best: str) -> str:
-    return f"{comparison['ratio']:.2f} ({comparison['ci95'][0]:.2f} to {comparison['ci95'][1]:.2f}), {best}"
-
-
-def write_page(page: Path, results: dict[str, Any]) -> None:
-    """Put the tables between the marks in the page."""
-    page.write_text(_BLOCK.sub(lambda _: tables(results), page.read_text()))
 
 
 def draw(results: dict[str, Any]) -> Figure:

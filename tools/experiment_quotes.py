@@ -1,0 +1,138 @@
+"""What pages quote of experiments, but for US-101, whose tables are in `experiments/us101/tables.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tools.markdown import make_table, with_interval
+from tools.results import read_results
+
+MECHANISMS = ("local", "output", "input", "matrix", "two-stage", "classical", "adaptive", "individual")
+SPENDING = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
+
+
+def demo() -> str:
+    """The designs of `dpfuse demo`."""
+    found = read_results("demo")
+    rows = []
+    for name, design in found["designs"].items():
+        paired = found["paired"].get(name)
+        over = with_interval(paired["ratio"], paired["ci95"]) if paired else ""
+        rows.append([name, f"{design['mse']:.0f}", over, f"{design['budget_spent_max']:.4f}"])
+    rows.append(["no noise (not private)", f"{found['non_private_mse']:.0f}", "", ""])
+    rows.append(["no releases (prior)", f"{found['prior_mse']:.0f}", "", ""])
+    budget = f"{found['guarantee']['budget']:g}"
+    header = ["design", "squared error [(veh/km)^2]", "over classical (95% interval)", f"most spent of {budget}"]
+    return make_table(header, rows) + "\n*`make demo`, kept in `experiments/demo/results.json`.*\n"
+
+
+def live() -> str:
+    """The design that comes with dpfuse."""
+    found = read_results("live")
+    rows = [
+        ["the design", with_interval(found["mse"], found["ci95"], ".0f")],
+        ["no noise (not private)", with_interval(found["non_private_mse"], found["non_private_ci95"], ".0f")],
+        ["no releases (prior)", f"{found['prior_mse']:.0f}"],
+    ]
+    test = found["test"]
+    text = (
+        make_table(["", "squared error [(veh/km)^2], 95% interval"], rows)
+        + f"\n*{test['runs']} simulated runs of {test['minutes']} minutes that were not used in training; "
+        + f"{100 * found['share']:.0f}% of the vehicles report. The estimator's 95% interval held the true density in "
+        + f"{100 * found['coverage']:.0f}% of the steps. No vehicle spent more than {found['budget_spent_max']:.4f} of "
+        + f"{found['guarantee']['budget']:g}. `make live-design`, kept in `experiments/live/results.json`.*\n"
+    )
+    if us101 := found["us101"]:
+        text += (
+            "\nOn the recorded US-101, which is another road, the same design has an error of "
+            + f"{us101['mse']:.0f}, against {us101['prior_mse']:.0f} without releases, and its interval holds the true "
+            + f"density in {100 * us101['coverage']:.0f}% of the steps. For a road of your own, train a design of your "
+            + "own.\n"
+        )
+    return text
+
+
+def audit() -> str:
+    """Attacks on the worst f at several budgets and on the designs of the demo."""
+    found = read_results("audit")
+    settings = found["settings"]
+    rows = [
+        _attack(f"worst f, budget {row['budget']:g}", row["epsilon_claimed"], row, settings["runs"])
+        for row in found["budgets"]
+    ]
+    for name, design in found["designs"].items():
+        for attack in design["attacks"]:
+            rows.append(_attack(f"{name}, {attack['name']}", design["epsilon_claimed"], attack, design["num_runs"]))
+    return (
+        f"Epsilon at delta = {settings['delta']:g}, lower bounds at a confidence of {settings['confidence']:g}. The "
+        f"first rows attack the worst f at several budgets (order {settings['order']:g}, {settings['steps']} "
+        "releases), the others the designs of `make demo` (budget 0.5, 100 releases). *Budget reached* is computed, "
+        "not estimated: the squared distance of the two worlds over the budget, averaged over the runs.\n\n"
+        + make_table(
+            ["attack on", "epsilon claimed", "at least", "share", "budget reached", "runs in each world"],
+            rows,
+        )
+        + "\n*`make audit`, kept in `experiments/audit/results.json`.*\n"
+    )
+
+
+def _attack(what: str, claim: float, attack: dict[str, Any], num_runs: int) -> list[str]:
+    bound, reach = attack["epsilon_bound"], attack["reach"]
+    return [what, f"{claim:.3f}", f"{bound:.3f}", f"{bound / claim:.0%}", f"{reach:.1%}", f"{num_runs:,}"]
+
+
+def baselines() -> str:
+    """A table for each system: squared error and its 95% interval by mechanism and budget."""
+    parts = []
+    for system, found in read_results("baselines")["systems"].items():
+        by_budget = found["budgets"].values()
+        header = [f"**{system}** [{found['unit']}]", *(f"B = {budget}" for budget in found["budgets"])]
+        rows = [[name, *(_error(each["mechanisms"][name]) for each in by_budget)] for name in MECHANISMS]
+        for name in MECHANISMS[5:]:
+            over = [(each["over_best_baseline"][name], each["best_baseline"]) for each in by_budget]
+            cells = [f"{with_interval(ratio['ratio'], ratio['ci95'])}, {best}" for ratio, best in over]
+            rows.append([f"{name} over the best baseline", *cells])
+        rows.append(["no releases (prior)", *[_short(found["prior_mse"])] * len(by_budget)])
+        parts.append(make_table(header, rows))
+    return "\n".join(parts)
+
+
+def _error(figures: dict[str, Any]) -> str:
+    error, low, high = (_short(value) for value in (figures["mse"], *figures["ci95"]))
+    return f"{error} ({low} to {high})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def optimality() -> str:
+    """Learned designs against the solved optimum."""
+    rows = []
+    for name, preset in read_results("optimality")["presets"].items():
+        for spending, value in preset["solved"].items():
+            own = preset["learned"][spending]
+            over = value / preset["solved"]["adaptive"] - 1
+            learned = with_interval(own["total"], own["ci95"], ".1%")
+            parts = f"{own['spending']:.1%} / {own['estimator']:.1%}"
+            rows.append([name, SPENDING[spending], f"{value:.4f}", f"{over:.1%}", learned, parts])
+    header = ["preset", "spending", "solved", "over the optimum", "learned over the optimum (95%)"]
+    return make_table([*header, "spending / estimator"], rows)
+
+
+def collections() -> str:
+    """Whole collections against Gaussian noise."""
+    general = read_results("optimality")["general"]
+    rows = []
+    for name, solved in general.items():
+        simulated = with_interval(solved["simulated"]["value"], solved["simulated"]["ci95"], ".4f")
+        over = solved["value"] / general["gaussian"]["value"] - 1
+        kind = "Gaussian noise" if name == "gaussian" else f"any, on {name}"
+        away = f"{solved['discretisation_error']:.3%} away"
+        rows.append([kind, f"{solved['value']:.4f}", f"{over:.1%}", away, simulated])
+    return make_table(
+        ["release", "solved", "against Gaussian noise", "on the grid half as fine", "simulated (95%)"], rows
+    )
+
+
+QUOTES = {quote.__name__: quote for quote in (demo, live, audit, baselines, optimality, collections)}
