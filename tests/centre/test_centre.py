@@ -333,7 +333,7 @@ class TestTicks:
 
     def test_a_ledger_is_made_only_if_told_and_never_twice(self, individual, tmp_path, open_centre):
         path = tmp_path / "new.db"
-        with pytest.raises(LedgerRefused, match="new.db is missing; no empty ledger .* create=True"):
+        with pytest.raises(LedgerRefused, match="new.db is missing; a new ledger never replaces .* create=True"):
             dpfuse.FusionCentre(individual, path)
         assert not list(tmp_path.iterdir())
         dpfuse.FusionCentre(individual, path, create=True).close()
@@ -559,7 +559,7 @@ class TestMemory:
 
         report(np.arange(60))
         before = rooms()
-        centre.tidy()
+        centre.maintain()
         after = rooms()
         assert not any(new is old for new, old in zip(after, before, strict=True))  # there was not enough
         report(np.arange(60 + 16))

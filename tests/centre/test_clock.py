@@ -63,7 +63,7 @@ class StandIn:
     def warm_up(self):
         pass
 
-    def keep_time(self, open_step):
+    def follow_clock(self, open_step):
         self.open_step = open_step
 
     def tick(self):
@@ -82,7 +82,7 @@ class StandIn:
         self.ahead.append((self.now, round(self._clock.now - 1000, 9)))
         self._clock.now += self.work_ahead_s
 
-    def tidy(self):
+    def maintain(self):
         pass
 
 
@@ -205,7 +205,7 @@ class TestArrival:
             class Slow(dpfuse.FusionCentre):
                 def tick(self):
                     step, inbox = self.now, self._inboxes.get(self.now)
-                    heard[step] = [sensor for part in self._ahead.proposed for sensor in part.sensors.tolist()]
+                    heard[step] = [sensor for part in self._early.proposals for sensor in part.sensors.tolist()]
                     heard[step] += [] if inbox is None else inbox.by_stream(2)[1].tolist()
                     published = super().tick()
                     finish(self, work.get(step, 0.0))
@@ -255,7 +255,7 @@ class TestArrival:
 
     def test_a_centre_that_asked_its_own_progress_would_be_seen(self, counted, monkeypatch):
         """Negative control."""
-        monkeypatch.setattr(dpfuse.FusionCentre, "keep_time", lambda self, open_step: None)
+        monkeypatch.setattr(dpfuse.FusionCentre, "follow_clock", lambda self, open_step: None)
         sends = [(2, 0.61, 3), (3, 1.01, 6)]
         assert counted(sends, {2: 0.65}).get(6) != [3]
 

@@ -160,7 +160,7 @@ class TestCentres:
             for ledger in shared:
                 ledger.commit([entry(ledger, step, ledger.streams[0], 0.001)])
         audit = verify(place.url)
-        assert audit.number == 6 and {story.num_rows for story in audit.streams.values()} == {3}
+        assert audit.num_commits == 6 and {story.num_rows for story in audit.streams.values()} == {3}
 
     def test_refresh_sees_what_the_other_one_debited(self, shared):
         north, south = shared
@@ -324,7 +324,7 @@ class TestVerify:
     def test_a_ledger_in_order(self, kept):
         place, design = kept
         audit, rows = verify(place.url), list(public_rows(place.url))
-        assert audit.number == 3 and [(row.step, row.stream) for row in rows] == [
+        assert audit.num_commits == 3 and [(row.step, row.stream) for row in rows] == [
             (step, name) for step in (1, 2, 4) for name in STREAMS
         ]
         assert [row.step for row in public_rows(place.url, "south", 2)] == [2, 4]
@@ -343,12 +343,12 @@ class TestVerify:
             ),
             ("DELETE FROM releases WHERE step = 1 AND stream = 'south'", "a row of commit 1 is missing"),
             ("UPDATE releases SET step = 3 WHERE step = 4", "step 3 of stream 'north' was changed"),
-            ("UPDATE releases SET stream = 'west' WHERE stream = 'south'", "stream 'west', which the ledger has not"),
+            ("UPDATE releases SET stream = 'west' WHERE stream = 'south'", "stream 'west', which is not in the ledger"),
             ("INSERT INTO commits VALUES (4, '', '0')", "a row of commit 4 is missing"),
             ("UPDATE version SET number = 1", "has ledger version 1, this dpfuse reads 2; use the dpfuse that wrote"),
             ("UPDATE terms SET content = '{}'", "has terms that cannot be read; it was changed by hand"),
             ("DROP TABLE commits", "lacks a table of the ledger; it was changed by hand"),
-            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; no empty ledger takes the place"),
+            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; a new ledger never replaces"),
         ],
     )
     def test_what_was_changed_by_hand_is_found(self, server, kept, statement, message):
@@ -399,7 +399,7 @@ class TestVerify:
             connection.execute(f"SET search_path = {place.schema}")
             with pytest.raises((psycopg.errors.IntegrityError, psycopg.errors.NumericValueOutOfRange)):
                 connection.execute(statement)
-        assert verify(place.url).number == 3
+        assert verify(place.url).num_commits == 3
 
 
 class TestHeads:
@@ -408,7 +408,7 @@ class TestHeads:
         tip = verify(place.url).tip
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path / "other host"))
         refused(place, design, r"\.head is missing, so nothing shows .* was not rolled back; .*`dpfuse ledger join`")
-        with pytest.raises(LedgerRefused, match="has never come to that tip"):
+        with pytest.raises(LedgerRefused, match="does not hold that tip"):
             join(place.url, tip=bytes(32))
         head = join(place.url, tip=tip)
         assert head.parent == tmp_path / "other host"
@@ -417,7 +417,7 @@ class TestHeads:
         with place.open(design) as ledger:
             ledger.commit([entry(ledger, 5, weight=0.001)])
         monkeypatch.undo()
-        assert verify(place.url).number == 4  # ahead of the first host's head
+        assert verify(place.url).num_commits == 4  # ahead of the first host's head
 
     def test_a_damaged_one_and_one_of_another_ledger(self, kept, make_place, state):
         place, design = kept
@@ -434,11 +434,11 @@ class TestHeads:
         north, south = shared
         head = state / f"{north.terms.ledger_id}.head"
         north.commit([entry(north, 1)])
-        old = north._audit.number, north._audit.tip
+        old = north._progress.num_commits, north._progress.tip
         south.commit([entry(south, 1, "south")])
         after = head.read_bytes()
         north._advance(*old, [])  # as if it had been slow to write
-        assert head.read_bytes() == after and south._audit.number == 2
+        assert head.read_bytes() == after and south._progress.num_commits == 2
 
     def test_where_it_is(self, monkeypatch, tmp_path):
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path))
@@ -458,7 +458,7 @@ class TestHeads:
         PostgresLedger.create(place.url, design, head=head).close()
         place_too = PostgresLedger.open(place.url, design, head=head)
         place_too.close()
-        assert postgres_audit.verify(place.url, head).number == 0
+        assert postgres_audit.verify(place.url, head).num_commits == 0
         refused(place, design, "is missing")
 
 
@@ -528,7 +528,7 @@ class TestServers:
         with place.open(design) as ledger:
             columns = "stream, 5, release, fusion_weight, cost, budget_left, hash, 3"
             by_hand(server, place, f"INSERT INTO releases SELECT {columns} FROM releases WHERE step = 4")
-            with pytest.raises(LedgerRefused, match="was written to by somebody else"):
+            with pytest.raises(LedgerRefused, match="was written to by another program"):
                 ledger.commit([entry(ledger, 6, weight=0.001)])
 
     def test_a_ledger_is_made_once_and_whole(self, server, kept, state):
@@ -594,7 +594,7 @@ class TestLostConnections:
             with pytest.raises(LedgerRefused, match="reads back what is there"):
                 ledger.commit([entry(ledger, 5, weight=0.001)])
         monkeypatch.undo()
-        assert verify(place.url).number == 3
+        assert verify(place.url).num_commits == 3
 
 
 def test_a_full_disk(server):
@@ -683,7 +683,7 @@ def test_no_other_role_sees_anything(server, kept):
 def test_opened_by_its_address_and_created_only_if_told(place):
     design = make_terms("individual")
     with pytest.raises(
-        LedgerRefused, match="holds no ledger in schema .* `dpfuse ledger create` or `dpfuse serve --new`"
+        LedgerRefused, match="holds no ledger in schema .* `dpfuse ledger create`, `dpfuse serve --new`"
     ):
         open_ledger(place.url, design)
     with create_ledger(place.url, design, STREAMS) as ledger:
@@ -716,7 +716,7 @@ def test_the_promise_of_one_centre_is_about_all_streams_of_the_ledger(place, acc
 def test_a_schema_may_have_the_name_of_a_keyword(server):
     with create_ledger(server.url("order"), make_terms()) as ledger:
         ledger.commit([entry(ledger, 1, "main")])
-    assert verify(server.url("order")).number == 1
+    assert verify(server.url("order")).num_commits == 1
 
 
 def test_an_address_is_shown_without_who_and_how():

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dpfuse.policy import ExactStep, rollout
-from dpfuse.policy.exact import Proposed, join
+from dpfuse.policy.exact import Proposal, join_proposals
 from dpfuse.policy.rollout import cut
 from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, from_grid, release
 from dpfuse.types import NOBODY
@@ -451,9 +451,9 @@ def test_a_caller_may_fill_the_same_arrays_at_every_step():
 def test_proposals_are_joined_by_stream_and_the_first_of_a_sensor_stays_first():
     def part(stream, sensors):
         rows = np.array(sensors, np.float32)[:, None]
-        return Proposed(np.array(stream), np.array(sensors), np.array(sensors), rows, -rows)
+        return Proposal(np.array(stream), np.array(sensors), np.array(sensors), rows, -rows)
 
-    whole = join([part([0, 1, 1], [5, 6, 7]), part([0, 0, 1], [6, 5, 8])])
+    whole = join_proposals([part([0, 1, 1], [5, 6, 7]), part([0, 0, 1], [6, 5, 8])])
     assert whole.stream.tolist() == [0, 0, 0, 1, 1, 1]
     assert whole.sensors.tolist() == whole.places.tolist() == [5, 6, 5, 6, 7, 8]
     assert whole.hidden[:, 0].tolist() == (-whole.values[:, 0]).tolist() == whole.sensors.tolist()

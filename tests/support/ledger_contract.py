@@ -117,7 +117,7 @@ class LedgerContract:
 
     def test_a_step_behind_the_last_is_refused_and_a_gap_is_not(self, ledger):
         ledger.commit([entry(ledger, 5)])
-        with pytest.raises(LedgerRefused, match="step 4 of stream 'north' was skipped: step 5 is released"):
+        with pytest.raises(LedgerRefused, match="step 4 of stream 'north' was skipped: step 5 is committed"):
             ledger.commit([entry(ledger, 4)])
         assert [row.step for row in ledger.commit([entry(ledger, 9)])] == [9]
         assert [row.step for row in ledger.rows("north", start=6)] == [9]

@@ -43,11 +43,11 @@ def write_for_ever(where: str, published: str, *streams: str) -> None:
                 entries.append(Entry(stream, step, mechanism.charge(ledger.accounts(stream), 1.0, IDS, values), IDS))
             for row in ledger.commit(entries):
                 publish(file, row)
-            ledger.tidy()
+            ledger.checkpoint()
 
 
 def main() -> None:
-    writer._COMMITS_APART = 3  # so that many are killed while debits are added to the accounts
+    writer._PENDING_COMMITS = 3  # so that many are killed while debits are added to the accounts
     for streams in (1, 2):
         make_noise(2 * streams)  # loads OpenDP once, for all children; the drivers of databases too
     import_module("psycopg" if is_address(sys.argv[1]) else "apsw")

@@ -643,7 +643,7 @@ class TestServe:
             return capsys.readouterr().err
 
         missing = refusal()
-        assert "road.db is missing; no empty ledger takes the place of one that may be lost: put it back" in missing
+        assert "road.db is missing; a new ledger never replaces one that may be lost: put the ledger back" in missing
         assert "dpfuse ledger create" in missing and "dpfuse serve --new" in missing
         assert not list(tmp_path.iterdir())
         Ledger.create(tmp_path / "road.db", load(place[0] / "endless.dpfuse")).close()

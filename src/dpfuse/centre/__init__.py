@@ -1,4 +1,4 @@
-"""Trusted: the fusion centre, the reports that it collects, and the clock that ends its steps."""
+"""Trusted: the fusion centre, its inbox of reports, and the clock that ends its steps."""
 
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.centre.clock import Ticker

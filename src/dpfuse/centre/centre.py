@@ -1,7 +1,7 @@
-"""The fusion centre: Algorithm 1, live, for all streams of a ledger at once.
+"""The fusion centre: Algorithm 1 on live reports, for all streams of a ledger at once.
 
-It has no clock, no transport and no thread of its own: reports come in by `receive`, whoever calls `tick` says when a
-step ends, and what comes back was committed and may be published.
+The centre has no clock, no transport and no thread of its own. Reports come in by `receive`, the caller of `tick`
+decides when a step ends, and `tick` returns rows that are committed and may be published.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dpfuse._arrays import Integers
 from dpfuse.centre.inbox import Inbox, as_report, is_whole
 from dpfuse.ledger import Entry, Ledger, create_ledger, open_ledger
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, Proposed, as_measurements, join
+from dpfuse.policy.exact import Carry, ExactStep, Proposal, as_measurements, join_proposals
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.noise import Noise
@@ -30,50 +30,53 @@ from dpfuse.privacy.release import Accounts, split_by_stream
 from dpfuse.public.hub import num_kept
 from dpfuse.public.rows import Published, Row
 
-# Steps that a clock may be ahead of the work: whoever ticks by a clock skips what is older, see `Ticker`.
-_STEPS_AHEAD = 2
-# Steps of the past that public memory is made up from anew, for a design without an end.
+# How many steps a clock may be ahead of the centre. A step that is further behind is skipped, see `Ticker`.
+_STEPS_BEHIND = 2
+# How many past steps g and E read again after a restart, for a design without an end.
 _REBUILT_STEPS = 20_000
-# Rows of the one compiled shape: a street in one turn. In larger shapes JAX shares out each operation, and loses time.
+# Rows of the one compiled shape: enough for a street in one call. JAX splits the operations of larger shapes over
+# threads, which takes longer.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 512
 
 
 @dataclass
-class Ahead:
-    """What was done for a step before it ended; private, and gone with the step."""
+class EarlyWork:
+    """What was computed for a step before the step ended. Private."""
 
     noise: Noise | None = None
-    proposed: list[Proposed] = field(default_factory=list)
+    proposals: list[Proposal] = field(default_factory=list)
 
 
 class FusionCentre:
-    """The trusted centre: takes reports, and gives out what may leave the building.
+    """The trusted centre: takes reports, and returns what may be published.
 
         centre = FusionCentre(dpfuse.load("us101.dpfuse"), "us101.db")
         published = centre.step({17: [103.2, 9.8], 4: [250.0, 7.1]})
 
     **Guarantees**
-        - Unit, adjacency, order and budget are those of the design's guarantee, over everything that was ever committed
-          to the ledger: see `Ledger` and `ExactStep`.
-        - What a sensor adds to a stream depends on its own reports, past releases and (individual) its own account: not
-          on who else is there, in which order they report, or how many.
-        - Whether a report is in time depends on when it comes, not on how long the others' take (see `keep_time`).
-        - A sensor counts once a step and stream, by its first report. Whatever is sent, `receive` returns None: what is
-          late, early, double or no report is dropped without a word.
-        - Nothing is handed out that is not committed. A centre whose ledger fails raises `LedgerRefused` and releases
-          nothing more. Opened again, it goes on as if it had never stopped, but for the sensors' memories, which begin
-          afresh, and what was released more than 20,000 steps ago, which g and E of a design without an end no longer
-          remember. The accounts are those that they were.
-        - A step that is skipped is not drawn later; to g and E it is a release of 0 with weight 0. A centre that is
-          opened again goes on with the step after the last one committed: steps that were skipped after it come back,
-          as nothing was released or paid for them.
+        - Unit, adjacency, order and budget are those of the design's guarantee. They cover everything that was ever
+          committed to the ledger, see `Ledger` and `ExactStep`.
+        - What a sensor adds to a stream depends on its own reports, past releases and, in individual accounting, its
+          own account. It does not depend on who else reports, in which order, or how many.
+        - Whether a report is in time depends on when it arrives, not on how long the work on other reports takes
+          (see `follow_clock`).
+        - A sensor counts once a step and stream, by its first valid report.
+        - `receive` returns None for any input. A report that is late, early, repeated or malformed is dropped.
+        - `tick` returns committed rows only.
+        - A centre whose ledger fails raises `LedgerRefused` and releases nothing more.
+        - After a restart weights, estimates and accounts continue as if the centre had never stopped. What the
+          recurrent filter remembers of each sensor starts anew. In a design without an end, g and E no longer know
+          releases that are more than 20,000 steps old.
+        - A step that is skipped is never drawn later. g and E read it as a release of 0 with weight 0.
+        - After a restart the next step is the one after the last committed step. Steps that were skipped after that one
+          are repeated; nothing was released or charged for them.
         - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
 
     Args:
-        design: what to run.
-        ledger: one that is open, or where it is, a path or postgresql://USER@HOST/DATABASE; refused if it is missing.
-        create: make a new ledger there, with one stream "main"; refused if there is one already.
-        forget_after: steps after which the memory of a silent sensor is dropped; its account never is.
+        design: the design to run.
+        ledger: an open ledger, a path, or postgresql://USER@HOST/DATABASE; refused if it is missing.
+        create: make a new ledger with one stream "main"; refused if there is one already.
+        forget_after: after so many steps without a report a sensor's memory is dropped; its account is kept.
     """
 
     def __init__(
@@ -88,37 +91,37 @@ class FusionCentre:
         self._ledger = _ledger_at(ledger, design, create)
         self.streams = self._ledger.streams
         self.ledger_streams = self._ledger.terms.streams
-        """Those of the whole ledger, which sensors pay for together; other centres may write the rest. Public."""
+        """All streams of the ledger, also those that other centres write; public."""
         self.design = design
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
         self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
         self.warm_up()
         self.past: list[Published] = []
-        """The last that was committed before this centre was made, with estimates; public."""
+        """The last rows that were committed before this centre was opened, with estimates; public."""
         self._carry = self._rebuild()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._open_step: Callable[[], int] | None = None
         self._inboxes: dict[int, Inbox] = {}
-        self._ahead = Ahead()
+        self._early = EarlyWork()
 
     @property
     def now(self) -> int:
-        """The step that ends next: the one that reports are collected for, unless a clock is ahead; public."""
+        """The step that `tick` ends next; public. Reports are collected for it, unless a clock is ahead."""
         return self._now
 
     @property
     def is_over(self) -> bool:
-        """Whether a finite design has come to its end; public."""
+        """Whether the last step of a finite design has ended; public."""
         horizon = self.design.structure.horizon
         return horizon is not None and self._now > horizon
 
     def receive(self, stream: str, sensor: int, step: int, values: Any) -> None:
-        """Take a report, from any thread; nobody is told what becomes of it.
+        """Take a report, from any thread. Nothing shows whether it counts.
 
-        It counts if the stream is known, the step is the one that is collected for at this moment, or the next, and it
-        is the first of this sensor that holds as many finite numbers as the design has channels.
+        It counts if it is for the step in progress or the next one, for a stream of this centre, and the first of this
+        sensor with as many finite numbers as the design has channels.
         """
         if not isinstance(stream, str) or not is_whole(sensor) or not is_whole(step):
             return
@@ -134,25 +137,25 @@ class FusionCentre:
         """Take the reports of many sensors for one step.
 
         Args:
-            stream: the number of each report's stream among `streams`, shape (m,).
+            stream: the place of each report's stream in `streams`, shape (m,).
             sensors: their ids, shape (m,).
-            values: shape (m, n_y); a row that is not finite numbers is no report.
+            values: shape (m, n_y); a row with a number that is not finite is dropped.
         """
         places, ids = as_ids(stream), as_ids(sensors)
         rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
         is_report = (places >= 0) & (places < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
-        block = places[is_report], ids[is_report], rows[is_report]  # copies: the caller may go on with theirs
+        block = places[is_report], ids[is_report], rows[is_report]  # copies: the caller may change its arrays
         with self._lock:
             inbox = self._inbox(step)
             if inbox is not None:
                 inbox.add_block(block)
 
-    def keep_time(self, open_step: Callable[[], int] | None) -> None:
-        """Let a clock decide what is in time, however long a tick takes; None: `now` decides again.
+    def follow_clock(self, open_step: Callable[[], int] | None) -> None:
+        """Let a clock decide which reports are in time, however long a tick takes; None: `now` decides again.
 
         Args:
-            open_step: the step that is collected for at the moment when it is asked. Whoever ticks ends no step before
-                it is over by this clock, and skips one that has been over for a whole step.
+            open_step: returns the step in progress at the moment of the call. The caller of `tick` ends a step only
+                after it is over by this clock, and skips a step that has been over for a whole step.
         """
         with self._lock:
             self._open_step = open_step
@@ -161,72 +164,71 @@ class FusionCentre:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
 
         Raises:
-            ValueError: the design has come to its end.
-            LedgerRefused: nothing of this step may be published, and no other step will be.
+            ValueError: the design has ended.
+            LedgerRefused: nothing of this step or a later one may be published.
         """
-        step, reports, ahead = self._close_step()
-        noise = ahead.noise or self._draw_noise()
+        step, reports, early = self._close_step()
+        noise = early.noise or self._draw_noise()
         block = reports.by_stream(self.design.structure.num_channels)
         self._ledger.refresh(block[1])
-        if len(block[1]) or not ahead.proposed:
-            ahead.proposed.append(self._step.propose(self._carry, *block))
-        proposed = join(ahead.proposed)
-        self._carry, many = self._step.charge(self._carry, proposed)
-        own_ids = split_by_stream(proposed.sensors, proposed.stream, len(self.streams))
+        if len(block[1]) or not early.proposals:
+            early.proposals.append(self._step.propose(self._carry, *block))
+        proposal = join_proposals(early.proposals)
+        self._carry, many = self._step.charge(self._carry, proposal)
+        own_ids = split_by_stream(proposal.sensors, proposal.stream, len(self.streams))
         entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
         rows = self._ledger.commit(entries, noise)
         self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
         return _published(rows, estimate)
 
     def work_ahead(self) -> None:
-        """Do what can be done before the step ends: begin to draw its noise, look at the reports that are in already.
+        """Start the noise of the step in progress, and put the reports that have arrived through the filter.
 
-        What comes of a report is the same, whether and when this is called. Whoever calls `tick` may call this, at
-        moments that do not depend on the reports.
+        What a report adds is the same with and without this call. The caller of `tick` may call this, at moments that
+        do not depend on the reports.
         """
         if self.is_over:
             return
-        self._ahead.noise = self._ahead.noise or self._draw_noise()
-        if self._ledger.is_shared:  # what is left to a sensor is known only once its account is locked
+        self._early.noise = self._early.noise or self._draw_noise()
+        if self._ledger.is_shared:  # what a sensor has left is known only once its account is locked
             return
         with self._lock:
             reports = self._inboxes.pop(self._now, None)
         if reports is not None:
             block = reports.by_stream(self.design.structure.num_channels)
-            self._ahead.proposed.append(self._step.propose(self._carry, *block))
+            self._early.proposals.append(self._step.propose(self._carry, *block))
 
     def skip(self) -> None:
-        """Let the step pass without a release; its reports are dropped."""
+        """End the step without a release; its reports are dropped."""
         self._close_step()
         self._carry, _ = self._step.follow(self._carry, *self._released([]))
 
     def warm_up(self) -> None:
-        """Do all that a step does, with nobody and accounts that are thrown away: compile, open devices, build tables.
+        """Run a step without reports and with other accounts, to compile programs, open devices and build tables.
 
-        What is done for the first time, ever or in the calling thread, may take long or fail. A thread that calls
-        `tick` by a clock does this before, so that no step waits for it.
+        A first time, ever or in the calling thread, may take long or fail. A thread that calls `tick` by a clock calls
+        this before, so that no step waits.
         """
         self._draw_noise().take()
-        nobody = np.zeros(0, np.int64)
         carry = self._step.init()
-        nothing = np.zeros((0, self.design.structure.num_channels))
-        carry, _ = self._step.charge(carry, self._step.propose(carry, nobody, nobody, nothing))
+        no_reports = Inbox().by_stream(self.design.structure.num_channels)
+        carry, _ = self._step.charge(carry, self._step.propose(carry, *no_reports))
         self._step.estimate_many(carry, *self._released([]))
 
-    def tidy(self) -> None:
-        """Do what can wait until a step is out, so that the next ones need not, unless very many come at once."""
-        self._ledger.tidy()
+    def maintain(self) -> None:
+        """Checkpoint the ledger and make room for more sensors, between steps, so that the next steps are quick."""
+        self._ledger.checkpoint()
         self._carry.grow()
 
     def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
-        """One whole step: each sensor's report, by id, in; what may be published out."""
+        """One whole step: takes each sensor's report, by id, and returns what may be published of that stream."""
         _check.is_one_of("stream", stream, self.streams)
         for sensor, values in reports.items():
             self.receive(stream, sensor, self.now, values)
         return self.tick()[self._numbers[stream]]
 
     def close(self) -> None:
-        """Let go of the ledger."""
+        """Close the ledger."""
         self._ledger.close()
 
     def __enter__(self) -> Self:
@@ -239,36 +241,36 @@ class FusionCentre:
         return f"FusionCentre({len(self.streams)} streams, step {self.now})"
 
     def _inbox(self, step: int) -> Inbox | None:
-        """Where a report for this step goes at this moment, if it is in time; the lock is held.
+        """The inbox for that step, None if a report for it is not in time now. The caller holds the lock.
 
-        The moment is taken under the lock: a report that is in time by the clock comes before its step is closed.
+        The clock is read under the lock, so a report that is in time arrives before its step is closed.
         """
         now = self._now if self._open_step is None else self._open_step()
         last = min(now + 1, self.design.structure.horizon or now + 1)
         if not max(self._now, now) <= step <= last:
             return None
         if step not in self._inboxes:
-            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_AHEAD}
+            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_BEHIND}
             self._inboxes[step] = Inbox()
         return self._inboxes[step]
 
-    def _close_step(self) -> tuple[int, Inbox, Ahead]:
-        """The step that ends, the reports that are still to be looked at, and what was done ahead."""
+    def _close_step(self) -> tuple[int, Inbox, EarlyWork]:
+        """The step that ends, its reports that are not in the early work, and the early work."""
         with self._lock:
             step = self._now
             self._now += 1
-            ahead, self._ahead = self._ahead, Ahead()
-            return step, self._inboxes.pop(step, None) or Inbox(), ahead
+            early, self._early = self._early, EarlyWork()
+            return step, self._inboxes.pop(step, None) or Inbox(), early
 
     def _draw_noise(self) -> Noise:
         return Noise(self.design.structure.dimension * len(self.streams))
 
     def _rebuild(self) -> Carry:
-        """The carry after all that was committed: public memory from the rows, accounts from the ledger.
+        """The carry after all committed steps: g and E read the rows again, and the accounts are the ledger's.
 
-        A design without an end runs for years, so its memory is made up from the last `_REBUILT_STEPS` alone. That is
-        allowed, as the weights may be any function of past releases, and changes little: what g and E made of a release
-        an hour ago has faded. The accounts hold everything that was ever spent.
+        A design without an end may have years of rows, so g and E read the last `_REBUILT_STEPS` only. That keeps the
+        guarantee, since the weights may be any function of past releases, and changes little, since g and E hardly
+        depend on a release that old. The accounts hold everything that was ever spent.
         """
         last = max(map(self._ledger.last_step, self.streams))
         first = max(1, last - _REBUILT_STEPS + 1) if self.design.structure.horizon is None else 1
@@ -285,7 +287,7 @@ class FusionCentre:
         return carry
 
     def _released(self, rows: Sequence[Row]) -> tuple[Integers, Integers]:
-        """Weights and values of each stream's release, zeros for a stream without one."""
+        """The weights, shape (streams,), and values, shape (streams, d), of these rows; zeros for other streams."""
         weights = np.zeros(len(self.streams), np.int64)
         values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
         places = [self._numbers[row.stream] for row in rows]

@@ -1,4 +1,4 @@
-"""The reports that are collected for one step."""
+"""The reports for one step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Block = tuple[Integers, Integers, Floats32]
 
 
 class Inbox:
-    """The reports for one step, one by one and in blocks, in the order in which they came; private."""
+    """The reports for one step, single ones and blocks, in the order of arrival. Private."""
 
     def __init__(self) -> None:
         self._parts: list[dict[tuple[int, int], tuple[float, ...]] | Block] = [{}]
@@ -29,7 +29,7 @@ class Inbox:
         self._parts.append(block)
 
     def by_stream(self, num_channels: int) -> Block:
-        """Stream, id and values of all reports, in the order of the streams; of one sensor's the first comes first."""
+        """Stream, id and values of all reports, sorted by stream; within a stream in the order of arrival."""
         blocks = (_as_block(part, num_channels) if isinstance(part, dict) else part for part in self._parts)
         streams, sensors, rows = zip(*blocks, strict=True)
         order = np.argsort(np.concatenate(streams), kind="stable")
@@ -42,7 +42,7 @@ def _as_block(reports: dict[tuple[int, int], tuple[float, ...]], num_channels: i
 
 
 def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
-    """The values as finite numbers, or None if they are anything else: text, too many, NaN, nothing."""
+    """The values as finite numbers; None if they are not `num_channels` finite numbers."""
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if not isinstance(values, list | tuple) or len(values) != num_channels:
@@ -54,7 +54,7 @@ def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
     return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
 
 
-# Most numbers are plain ones, and to ask the abstract class takes ten times as long.
+# The plain types come first, as a check against the abstract class takes ten times as long.
 def is_whole(value: Any) -> bool:
     return type(value) is int or (isinstance(value, numbers.Integral) and not isinstance(value, bool))
 

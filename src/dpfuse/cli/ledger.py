@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dpfuse.ledger import Audit
+    from dpfuse.ledger import LedgerCheck
 
 ledger = typer.Typer(
     help="Verify a ledger, show what it says, or create one.\n\nA ledger is a file (SQLite) or a database that several "
@@ -43,11 +43,11 @@ def verify(
     from dpfuse.ledger import verify as audit_of
 
     audit, name = audit_of(place), name_of(place)
-    answer = {"file": name, "rows": _num_rows(audit), "commits": audit.number, "tip": audit.tip.hex()}
+    answer = {"file": name, "rows": _num_rows(audit), "commits": audit.num_commits, "tip": audit.tip.hex()}
     if as_json:
         typer.echo(json.dumps(answer))
     else:
-        typer.echo(f"{name} is in order: {answer['rows']:,} rows in {audit.number:,} commits\ntip {answer['tip']}")
+        typer.echo(f"{name} is in order: {answer['rows']:,} rows in {audit.num_commits:,} commits\ntip {answer['tip']}")
 
 
 @ledger.command()
@@ -124,11 +124,11 @@ def join(
     typer.echo(f"this host may write to {name_of(address)}; keep {head}")
 
 
-def _num_rows(audit: Audit) -> int:
+def _num_rows(audit: LedgerCheck) -> int:
     return sum(story.num_rows for story in audit.streams.values())
 
 
-def _story(file: str, audit: Audit) -> dict[str, Any]:
+def _story(file: str, audit: LedgerCheck) -> dict[str, Any]:
     from dpfuse.privacy.budget import as_loss
 
     guarantee = audit.terms.guarantee
@@ -146,7 +146,7 @@ def _story(file: str, audit: Audit) -> dict[str, Any]:
         "design": audit.terms.fingerprint,
         "guarantee": guarantee.to_dict(),
         "horizon": audit.terms.horizon,
-        "commits": audit.number,
+        "commits": audit.num_commits,
         "tip": audit.tip.hex(),
         "streams": streams,
     }

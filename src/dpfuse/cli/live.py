@@ -176,7 +176,7 @@ def _summary(folder: Path, watched: Watched) -> dict[str, Any]:
         "steps_with_truth": watched.num_with_truth,
         "longest_tick_ms": watched.longest_ms,
         "estimator": _compare(folder / "estimate.out", watched.means),
-        "ledger": {"rows": audit.streams["main"].num_rows, "commits": audit.number, "tip": audit.tip.hex()},
+        "ledger": {"rows": audit.streams["main"].num_rows, "commits": audit.num_commits, "tip": audit.tip.hex()},
         "guarantee": audit.terms.guarantee.to_dict(),
     }
 

@@ -1,20 +1,21 @@
-"""The ledger: check, record, publish. What is not in it was never released, and what is in it is never redrawn."""
+"""Trusted and durable: a step is checked, debited and recorded here before it is published, and never drawn again."""
 
+from dpfuse.ledger.entries import Entry
 from dpfuse.ledger.places import create_ledger, name_of, open_ledger, public_rows, verify
 from dpfuse.ledger.postgres import PostgresLedger
 from dpfuse.ledger.postgres_audit import join
-from dpfuse.ledger.reader import Audit, StreamStory
-from dpfuse.ledger.terms import Entry, Terms
+from dpfuse.ledger.reader import LedgerCheck, StreamCheck
+from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.writer import Ledger
 from dpfuse.public.rows import Row
 
 __all__ = [
-    "Audit",
     "Entry",
     "Ledger",
+    "LedgerCheck",
     "PostgresLedger",
     "Row",
-    "StreamStory",
+    "StreamCheck",
     "Terms",
     "create_ledger",
     "join",

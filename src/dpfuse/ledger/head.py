@@ -1,10 +1,10 @@
-"""The head file: how far a ledger has come, kept apart from it; and the lock of its one writer.
+"""The head file: one line that names the last commit of a ledger. It is also the lock of the ledger's one writer.
 
-A database cannot tell that it was replaced by an older copy of itself. The head file can: it names the last commit that
-its writer saw made durable, and a ledger without that commit is refused. It is one short line, written over in place
-after every commit: so it is never ahead of a ledger that is in order, and behind it only by what a crash cut off. It is
-not synced at every commit. The commit itself is durable, and after a power cut an older head asks for less than it
-could, and for nothing wrong.
+A database cannot tell that it was replaced by an older copy of itself. The head file can: a ledger without the commit
+that its head file names is refused. The writer overwrites the line after every commit, so the head file is never ahead
+of its ledger, and behind it only after a crash. The line is not synced at every commit, since the commit itself is
+durable. After a power cut the head file may name an earlier commit; it then detects less, and refuses nothing that is
+right.
 """
 
 from __future__ import annotations
@@ -20,22 +20,21 @@ from dpfuse.errors import LedgerRefused
 _KIND = "dpfuse-ledger-head-1"
 
 NEVER_REPLACED = (
-    "no empty ledger takes the place of one that may be lost: put it back, or name the right one; a new one, for "
-    "sensors that no other has charged, is made by `dpfuse ledger create` or `dpfuse serve --new`, in Python by "
-    "create=True"
+    "a new ledger never replaces one that may be lost: put the ledger back, or name the right one; `dpfuse ledger "
+    "create`, `dpfuse serve --new` or, in Python, create=True make one for sensors that no other ledger has charged"
 )
-"""What follows from a ledger that is not where it should be."""
+"""The remedy for a ledger that is not found."""
 
 
 class Head(NamedTuple):
-    """The last commit: its ledger, its number (0: none) and its tip."""
+    """The last commit: its ledger, its number (0 before the first) and its tip."""
 
     ledger_id: str
     number: int
     tip: bytes
 
     def to_line(self) -> bytes:
-        """One line, of the same length for every head of a ledger."""
+        """One line, of the same length for every commit of a ledger."""
         content = f"{_KIND} {self.ledger_id} {self.number:020d} {self.tip.hex()}"
         return f"{content} {_checksum(content)}\n".encode()
 
@@ -45,7 +44,7 @@ def head_path(ledger: Path) -> Path:
 
 
 def read_head(path: Path) -> Head:
-    """The head in the file, which its writer may be writing at this moment."""
+    """The head in the file. It is read up to three times, since the writer may be writing it."""
     for _ in range(3):
         try:
             line = path.read_bytes()
@@ -60,9 +59,9 @@ def read_head(path: Path) -> Head:
 
 
 class HeadFile:
-    """The head file in the hands of the one writer; its lock lasts until `close`, or the end of the process."""
+    """The head file, opened by the one writer and locked until `close` or the end of the process."""
 
-    _IS_ALONE = True
+    _IS_EXCLUSIVE = True
 
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
@@ -70,9 +69,9 @@ class HeadFile:
         try:
             self._file = os.open(path, flags, 0o600)
         except FileNotFoundError:
-            read_head(path)  # which says what is wrong
+            read_head(path)  # raises the error with the remedy
             raise
-        if not self._IS_ALONE:
+        if not self._IS_EXCLUSIVE:
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -83,25 +82,25 @@ class HeadFile:
             ) from None
 
     def write(self, head: Head, *, sync: bool = False) -> None:
-        """Write the line over the one before, in one call."""
+        """Overwrite the line, in one call."""
         os.pwrite(self._file, head.to_line(), 0)
         if sync:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Let another writer in."""
+        """Close the file, which ends the lock."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
 class SharedHeadFile(HeadFile):
-    """The head file of a ledger that several processes of a host write to; it never goes back."""
+    """The head file of a ledger that several processes of a host write to; its number never decreases."""
 
-    _IS_ALONE = False
+    _IS_EXCLUSIVE = False
 
     def write(self, head: Head, *, sync: bool = False) -> None:
-        """Write the line over the one before, unless another process has come further."""
+        """Overwrite the line, unless another process has written a later commit."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             before = _parse(os.pread(self._file, 4096, 0))
@@ -118,7 +117,7 @@ def _parse(line: bytes) -> Head | None:
         if kind != _KIND or checksum != _checksum(content):
             return None
         return Head(ledger_id, int(number), bytes.fromhex(tip))
-    except ValueError:  # which a wrong encoding is too
+    except ValueError:  # UnicodeDecodeError is one, too
         return None
 
 

@@ -1,4 +1,4 @@
-"""A ledger by where it is: the path of a file is one in SQLite, a postgresql:// address one in PostgreSQL."""
+"""Open or read a ledger by where it is: a path is a ledger in SQLite, a postgresql:// address one in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ Place = str | os.PathLike[str]
 
 
 def create_ledger(where: Place, design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
-    """A new ledger at that place, with these streams for good, and opened; refused if there is one already."""
+    """A new ledger with these streams, opened for writing; refused if there is one already."""
     kind = PostgresLedger if is_address(where) else Ledger
     return kind.create(where, design, streams)
 
 
 def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = None) -> Ledger:
-    """The ledger at that place, to write these streams of it; refused if there is none, as it may have been lost.
+    """The ledger, opened to write these streams of it; refused if it is missing.
 
     Args:
         where: a path, or postgresql://USER@HOST/DATABASE.
-        streams: None for all that the ledger has. In SQLite one centre writes all of them; in PostgreSQL others may
-            write the rest.
+        streams: None for all. In SQLite one centre writes all streams; in PostgreSQL others may write the rest.
     """
     if is_address(where):
         return PostgresLedger.open(where, design, streams)
@@ -41,24 +40,24 @@ def open_ledger(where: Place, design: Design, streams: Iterable[str] | None = No
     if streams is not None and set(streams) != set(ledger.streams):
         ledger.close()
         raise LedgerRefused(
-            f"{path} has the streams {', '.join(ledger.streams)} for good, and one writer for all of them; name these, "
-            f"or create another ledger"
+            f"{path} has the streams {', '.join(ledger.streams)}, and one writer for all of them; name these, or "
+            f"create another ledger"
         )
     return ledger
 
 
-def verify(where: Place) -> reader.Audit:
-    """Read the whole ledger, also while its writers are at work.
+def verify(where: Place) -> reader.LedgerCheck:
+    """Read and check the whole ledger, also while it is written to.
 
     Raises:
         LedgerRefused: if a row was changed, added, moved or is missing, if the ledger is behind its head file, if a
-            budget was passed, or if accounts do not add up to what was debited.
+            budget was exceeded, or if accounts do not add up to what was debited.
     """
     return postgres_audit.verify(where) if is_address(where) else reader.verify(where)
 
 
 def public_rows(where: Place, stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The rows from step `start` on, by step, as they may be handed to anybody; of one stream, or of all."""
+    """The public rows of one stream, or of all, from step `start` on and sorted by step."""
     if is_address(where):
         return postgres_audit.public_rows(where, stream, start)
     return reader.public_rows(where, stream, start)

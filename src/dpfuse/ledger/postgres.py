@@ -1,8 +1,8 @@
 """A ledger in PostgreSQL: several centres, each the one writer of its streams, debit the same sensors' accounts.
 
-Locks, always in this order, so that no two centres wait for each other: the accounts of a step, by id; then the chain
-of commits, which is held for two ways to the server and the sync. The right to write a stream is a lock too, held by
-the connection for as long as it lives.
+Locks are taken in one order, so that no two centres wait for each other in a circle: first the accounts of a step,
+sorted by id, then the chain of commits, for two round trips and the sync. The right to write a stream is a lock, too;
+the connection holds it as long as it lives.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.debits import Debits
+from dpfuse.ledger.entries import Entry
 from dpfuse.ledger.head import Head, HeadFile, SharedHeadFile
 from dpfuse.ledger.postgres_audit import head_path, read_known_head, spent_in, write_new_head
 from dpfuse.ledger.postgres_schema import has_ledger, make_tables
@@ -35,9 +36,9 @@ from dpfuse.ledger.postgres_store import (
     refusals,
     snapshot_of,
 )
-from dpfuse.ledger.reader import COLUMNS, Audit, check_rows
+from dpfuse.ledger.reader import COLUMNS, LedgerCheck, check_rows
 from dpfuse.ledger.store import read_terms
-from dpfuse.ledger.terms import Entry, Terms, next_tip
+from dpfuse.ledger.terms import Terms, next_tip
 from dpfuse.ledger.writer import Ledger
 from dpfuse.privacy.budget import IndividualFilter, as_ids
 from dpfuse.privacy.noise import Noise
@@ -53,18 +54,19 @@ _LOCK = "SELECT sensor, spent FROM accounts WHERE sensor = ANY(%s::bigint[]) ORD
 _OPEN = (
     "INSERT INTO accounts SELECT sensor, 0 FROM unnest(%s::bigint[]) AS new (sensor) ORDER BY 1 ON CONFLICT DO NOTHING"
 )
-# What does not fit is left out and counted. The table would refuse it too, and the server's log would show the row.
+# A debit that does not fit is left out, and the count shows it. The table would refuse it, too, but then the server
+# would write the row to its log.
 _DEBIT = """
 UPDATE accounts SET spent = spent + debit.cost FROM unnest(%s::bigint[], %s::bigint[]) AS debit (id, cost)
     WHERE sensor = debit.id AND debit.cost <= %s - spent
 """
-# One array a column: one statement for all streams.
+# One array for each column, so that one statement inserts the rows of all streams.
 _INSERT = f"""
 INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
     %s::text[], %s::bigint[], %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]
 )
 """
-# Still the session that holds the streams, still a server that syncs, and no row but ours in our streams.
+# The session, the server's settings for durability, and the number of our streams in which somebody else wrote.
 _ALONE = """
 SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes')], (
@@ -78,28 +80,34 @@ class PostgresLedger(Ledger):
     """A `Ledger` that several centres share, on one host or many.
 
         with PostgresLedger.open("postgresql://ledger@db/road", design, streams=["north"]) as ledger:
-            ledger.refresh(ids)                                       # locks the accounts of these sensors
+            ledger.refresh(ids)                                        # locks the accounts of these sensors
             carry, charged = step.contribute(carry, ids, measurements)
-            [row] = ledger.commit([Entry("north", 17, charged, ids)])  # and lets go of them
+            [row] = ledger.commit([Entry("north", 17, charged, ids)])  # unlocks them
 
     **Guarantees** of `Ledger`, and these:
-        - One writer for each stream, and any number of centres: what all of them debit one sensor stays within its
-          budget. After `refresh` no debit of another centre comes in between: no step is refused because of one.
-        - Centres that want the same accounts wait for each other, and never in a circle. One that hangs is cut off by
-          the server, and loses its step.
-        - A server that was rolled back, restored or failed over to a copy that lacks a commit is refused by every host
-          whose head file names it.
-        - A commit whose end is unclear, as the connection was lost, closes the ledger: to open it again waits for the
-          lost session to end, and then reads back what is there.
+        - There is one writer for each stream, and any number of centres. What all centres debit one sensor stays within
+          its budget.
+        - No other centre debits these accounts between `refresh` and `commit`, so no step is refused because of one.
+        - Centres that need the same accounts wait for each other, and never in a circle. The server ends the session of
+          a centre that hangs, and that centre loses its step.
+        - A server that was rolled back, restored or replaced by a copy without the last commits is refused by every
+          host whose head file names one of these commits.
+        - If the connection is lost during a commit, the ledger closes itself. Opening it again waits for the lost
+          session to end, and then reads what was committed.
     """
 
     def __init__(
-        self, address: Address, head: HeadFile, connection: Connection[Any], audit: Audit, streams: tuple[str, ...]
+        self,
+        address: Address,
+        head: HeadFile,
+        connection: Connection[Any],
+        found: LedgerCheck,
+        streams: tuple[str, ...],
     ) -> None:
         """Use `create` or `open`."""
-        audit.streams = {name: audit.streams[name] for name in streams}
+        found.streams = {name: found.streams[name] for name in streams}
         self._session = Session(connection)
-        super().__init__(address, head, cast(Any, self._session), audit)
+        super().__init__(address, head, cast(Any, self._session), found)
         self._streams = streams
         self._address = address
         self._backend = connection.info.backend_pid
@@ -114,7 +122,7 @@ class PostgresLedger(Ledger):
         *,
         head: str | os.PathLike[str] | None = None,
     ) -> PostgresLedger:
-        """A new ledger for that design, with these streams for good; opened to write all of them.
+        """A new ledger for that design and these streams, opened to write all of them.
 
         Args:
             path: its address, postgresql://USER@HOST/DATABASE, `?schema=NAME` for several in one database.
@@ -149,12 +157,12 @@ class PostgresLedger(Ledger):
         is_full_check: bool = True,
         head: str | os.PathLike[str] | None = None,
     ) -> PostgresLedger:
-        """The ledger that `create` made, to write some of its streams, after everything in it was checked.
+        """The ledger at that address, checked and opened to write some of its streams.
 
         Args:
             path: its address.
             streams: those that this centre writes; None for all.
-            is_full_check: read every row. False reads those that were committed after the head file was written.
+            is_full_check: check every row. False checks the rows that were committed after the head file was written.
             head: where this host keeps its head file; None for `head_path`.
         """
         address = Address.parse(os.fspath(path))
@@ -187,13 +195,13 @@ class PostgresLedger(Ledger):
         target = head_path(terms.ledger_id, head)
         known = read_known_head(target, address)
         _claim(connection, address, terms, own)
-        # From here on these streams stand still: the audit knows their last rows.
+        # No other centre can commit to these streams from here on, so the check finds their last rows.
         with snapshot_of(connection) as snapshot:
-            audit = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
+            found = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
         file = SharedHeadFile(target)
         try:
-            file.write(Head(terms.ledger_id, audit.number, audit.tip), sync=True)
-            return cls(address, file, connection, audit, own)
+            file.write(Head(terms.ledger_id, found.num_commits, found.tip), sync=True)
+            return cls(address, file, connection, found, own)
         except BaseException:
             file.close()
             raise
@@ -210,8 +218,8 @@ class PostgresLedger(Ledger):
     def refresh(self, ids: ArrayLike) -> None:
         """Lock the accounts of these sensors until the next commit, and bring `accounts` up to date.
 
-        The other centres wait for as long as that takes: compute what is charged, and commit. A second call lets go of
-        what the first one locked, and so does a commit that raises. Negative ids are nobody.
+        Other centres wait for these accounts meanwhile. A second call unlocks what the first one locked, and so does a
+        commit that raises. Negative ids are left out.
         """
         self._check_open()
         if self.terms.is_total:
@@ -219,43 +227,40 @@ class PostgresLedger(Ledger):
         accounts = self.accounts(self.streams[0])
         assert isinstance(accounts, IndividualFilter)
         sensors = np.unique(as_ids(ids))
-        with self._stopping():
+        with self._closing_on_error():
             accounts.update(self._lock(sensors[sensors >= 0].tolist()))
 
     def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
-        """As `Ledger.commit`; lets go of the accounts that `refresh` locked, whatever comes of it."""
+        """As `Ledger.commit`; unlocks the accounts that `refresh` locked, also after an error."""
         try:
             return super().commit(entries, noise)
         finally:
             if self._is_open and os.getpid() == self._process:
-                self._let_go()
+                self._unlock()
 
-    def tidy(self) -> None:
-        """Nothing to do: the server looks after its log."""
+    def checkpoint(self) -> None:
+        """Nothing to do: the server checkpoints its log by itself."""
 
     def close(self) -> None:
-        """Let go of streams, accounts and connection; what was not committed is undone."""
+        """Unlock streams and accounts, and close the connection; what was not committed is undone."""
         if self._is_open:
             self._is_open = False
-            if os.getpid() == self._process:  # a child has no business with its parent's connection
+            if os.getpid() == self._process:  # a forked child must not use its parent's connection
                 with suppress(driver().Error):
                     self._session.connection.close()
             self._head.close()
 
-    def __repr__(self) -> str:
-        return f"PostgresLedger({str(self._address)!r}, {len(self.streams)} streams, {self._audit.number} commits)"
-
     def _spent(self) -> dict[int, int]:
-        with self._stopping():
+        with self._closing_on_error():
             return dict(self._session.execute("SELECT sensor, spent FROM accounts WHERE spent > 0").fetchall())
 
     def _lock(self, sensors: list[int]) -> dict[int, int]:
-        """Begin a transaction that holds these accounts, and tell what each has spent."""
-        self._let_go()
+        """What each of these accounts has spent, in a new transaction that holds locks on them."""
+        self._unlock()
         spent = self._lock_those_there(sensors)
         if len(spent) < len(sensors):
-            # New accounts are a transaction of their own, for which nobody waits while holding one.
-            self._let_go()
+            # New accounts are opened in a transaction of their own, while this centre holds no lock.
+            self._unlock()
             self._session.execute(_OPEN, (_array(sensor for sensor in sensors if sensor not in spent),))
             spent = self._lock_those_there(sensors)
         self._held = frozenset(spent)
@@ -265,15 +270,15 @@ class PostgresLedger(Ledger):
         self._session.execute("BEGIN")
         return dict(self._session.execute(_LOCK, (_array(sensors),)).fetchall()) if sensors else {}
 
-    def _let_go(self) -> None:
+    def _unlock(self) -> None:
         self._held = frozenset()
-        with self._stopping():
+        with self._closing_on_error():
             self._session.roll_back()
 
     def _record(
         self, entries: Sequence[Entry], left: dict[str, int | None], debits: Debits, noise: Noise | None
     ) -> list[Row]:
-        """The one transaction: all that is in here is durable when it returns, or never was."""
+        """Debit, draw and record in one transaction, which is durable when this returns."""
         payers = debits.sensors.tolist()
         if not self._session.in_transaction or not self._held.issuperset(payers):
             self._lock(sorted(self._held.union(payers)))
@@ -289,15 +294,15 @@ class PostgresLedger(Ledger):
         return rows
 
     def _check_and_debit(self, debits: Debits, streams: list[str]) -> None:
-        """Add to the accounts, none past the budget, if server and streams are as they were."""
-        lasts = [self._audit.streams[stream].last_step for stream in streams]
+        """Debit the accounts, after a check that server and streams are unchanged. No account exceeds the budget."""
+        lasts = [self._progress.streams[stream].last_step for stream in streams]
         [(backend, settings, num_strange)] = self._session.execute(_ALONE, (streams, lasts)).fetchall()
         if settings != ["on"] * 3:
             raise LedgerRefused(f"{self._address} may forget what it has committed; {ALL_ON}")
         if backend != self._backend:
             raise LedgerRefused(f"{self._address} is behind a pool that moves sessions; connect to the server itself")
         if num_strange:
-            raise LedgerRefused(f"{self._address} was written to by somebody else; find out by whom before you go on")
+            raise LedgerRefused(f"{self._address} was written to by another program; find out which before you go on")
         payers, costs = (part.tolist() for part in debits)
         values = _array(payers), _array(costs), self._mechanism.budget
         if payers and self._session.execute(_DEBIT, values).rowcount != len(payers):
@@ -307,18 +312,19 @@ class PostgresLedger(Ledger):
             )
 
     def _take_chain(self) -> tuple[int, bytes]:
-        """The last commit, anybody's; it stays the last until this transaction ends."""
+        """Number and tip of the last commit of all centres. No other follows until this transaction ends."""
         self._session.execute("SELECT pg_advisory_xact_lock(?)", (_key(self.terms, "chain"),))
-        # A statement of its own: it sees what was committed while the one before waited.
+        # A separate statement sees what was committed while the lock was waited for.
         last = self._session.execute("SELECT number, tip FROM commits ORDER BY number DESC LIMIT 1")
         number, tip = last.fetchone() or (0, self.terms.first_tip)
-        if number < self._audit.number or (number == self._audit.number and tip != self._audit.tip):
+        known = self._progress
+        if number < known.num_commits or (number == known.num_commits and tip != known.tip):
             raise LedgerRefused(f"{self._address} lost a commit; find out why before you go on")
         return number, tip
 
     @contextmanager
-    def _stopping(self) -> Iterator[None]:
-        """Closes the ledger on any error: what is committed is then known only after it was opened again."""
+    def _closing_on_error(self) -> Iterator[None]:
+        """Closes the ledger on any error: what was committed is then known only after opening it again."""
         with refusals(self._address):
             try:
                 yield
@@ -333,7 +339,7 @@ def _claim(connection: Connection[Any], address: Address, terms: Terms, streams:
     names = {_key(terms, "stream " + name): name for name in streams}
     missing, deadline = list(names), time.monotonic() + _WRITER_WAIT_S
     while missing := [key for (key,) in connection.execute(query, (missing,)).fetchall()]:
-        # The server takes a moment to notice that a writer's process is gone.
+        # It takes a moment until the server notices that the process of the writer before has ended.
         if time.monotonic() > deadline:
             raise LedgerRefused(
                 f"{address}: stream {names[missing[0]]!r} has a writer already, here or on another host; stop that one "
@@ -343,11 +349,11 @@ def _claim(connection: Connection[Any], address: Address, terms: Terms, streams:
 
 
 def _array(integers: Iterable[int]) -> str:
-    """As PostgreSQL reads it; psycopg looks at each one several times."""
+    """The array as text for PostgreSQL; psycopg's own conversion takes several times as long."""
     return f"{{{','.join(map(str, integers))}}}"
 
 
 def _key(terms: Terms, purpose: str) -> int:
-    """The number of a lock in the database; two ledgers have none in common."""
+    """The number of a lock in the database, different for each ledger and purpose."""
     digest = hashlib.sha256(f"dpfuse {terms.ledger_id} {purpose}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,4 +1,4 @@
-"""A ledger in PostgreSQL for those who do not write to it: read from end to end, its public rows, and its head file."""
+"""Check a ledger in PostgreSQL, read its public rows, and keep its head file."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.head import Head, SharedHeadFile, read_head
 from dpfuse.ledger.postgres_store import Address, reading
-from dpfuse.ledger.reader import COLUMNS, Audit, Readable, check_rows
+from dpfuse.ledger.reader import COLUMNS, LedgerCheck, Readable, check_rows
 from dpfuse.ledger.store import sync_folder
 from dpfuse.public.rows import Row
 
 
-def verify(where: str, head: str | os.PathLike[str] | None = None) -> Audit:
-    """Read the whole ledger, also while its writers are at work; see `audit.verify`."""
+def verify(where: str, head: str | os.PathLike[str] | None = None) -> LedgerCheck:
+    """Read and check the whole ledger; see `places.verify`."""
     address = Address.parse(where)
     with reading(address) as (_, terms):
         known = read_known_head(head_path(terms.ledger_id, head), address)
-    # The head is older than what is read now: what was committed meanwhile is ahead of it.
+    # Rows are read after the head, so that a commit made meanwhile is ahead of it.
     with reading(address) as (snapshot, terms):
         return check_rows(snapshot, address, terms, known, spent=spent_in(snapshot))
 
 
 def public_rows(where: str, stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The rows from step `start` on, by step; without a head file."""
+    """The public rows; see `places.public_rows`. This needs no head file."""
     with reading(Address.parse(where)) as (snapshot, terms):
         if stream is not None:
             _check.is_one_of("stream", stream, terms.streams)
@@ -41,30 +41,29 @@ def spent_in(snapshot: Readable) -> Iterator[int]:
 
 
 def join(where: str, head: str | os.PathLike[str] | None = None, tip: bytes | None = None) -> Path:
-    """Let this host write to a ledger that another one created: read all of it, and begin a head file.
+    """The new head file of this host, which may then write to a ledger that another host created.
 
-    Nothing here shows that the server was not rolled back before, unless a `tip` is named that it must have come to:
-    the one that `verify` tells on a host that has a head file.
+    The whole ledger is checked first. Only a `tip` shows that the server was not rolled back earlier: the ledger must
+    hold that tip, which `verify` returns on a host with a head file.
     """
     address = Address.parse(where)
     with reading(address) as (snapshot, terms):
-        audit = check_rows(
-            snapshot, address, terms, Head(terms.ledger_id, 0, terms.first_tip), spent=spent_in(snapshot)
-        )
-        if (
-            tip not in (None, terms.first_tip)
-            and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall()
-        ):
-            raise LedgerRefused(f"{address} has never come to that tip: it was rolled back, or is another ledger")
+        start = Head(terms.ledger_id, 0, terms.first_tip)
+        found = check_rows(snapshot, address, terms, start, spent=spent_in(snapshot))
+        is_held = tip in (None, terms.first_tip)
+        if not is_held and not snapshot.execute("SELECT number FROM commits WHERE tip = ?", (tip,)).fetchall():
+            raise LedgerRefused(
+                f"{address} does not hold that tip: it was rolled back, or is another ledger; find out which"
+            )
         target = head_path(terms.ledger_id, head)
-        write_new_head(target, Head(terms.ledger_id, audit.number, audit.tip))
+        write_new_head(target, Head(terms.ledger_id, found.num_commits, found.tip))
         return target
 
 
 def head_path(ledger_id: str, named: str | os.PathLike[str] | None = None) -> Path:
-    """Where this host keeps the head of a ledger in PostgreSQL: as named, or by the ledger's id in the state folder.
+    """Where this host keeps the head of a ledger in PostgreSQL: the file named, or one in the state folder.
 
-    That is the folder in DPFUSE_STATE, else `dpfuse` in XDG_STATE_HOME, else in ~/.local/state.
+    The state folder is DPFUSE_STATE, else `dpfuse` in XDG_STATE_HOME, else in ~/.local/state.
     """
     if named is not None:
         return Path(named).resolve()

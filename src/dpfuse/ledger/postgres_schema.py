@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dpfuse.ledger.postgres_store import Address
 
 SCHEMA_VERSION = 2
-# As in SQLite (see `store`), but for the order of the key: here rows of one stream are looked up by the index.
-# The version is read before anything else. {budget} is at most 2^61: no sum of two accounts can leave 63 bits.
+# As in SQLite (see `store`), except that the key begins with the stream, by which rows are looked up.
+# The version is read before anything else. {budget} is at most 2^61: a sum of two accounts stays below 2^63.
 _SCHEMA = """
 CREATE TABLE {schema}.version (number INTEGER NOT NULL);
 CREATE TABLE {schema}.terms (content TEXT NOT NULL);
@@ -58,7 +58,7 @@ CREATE TRIGGER {table}_are_kept BEFORE TRUNCATE ON {schema}.{table} EXECUTE FUNC
 
 
 def make_tables(connection: Connection[Any], address: Address, terms: Terms) -> None:
-    """Write an empty ledger, all of it or nothing."""
+    """Write an empty ledger, in one transaction."""
     names = {"schema": address.quoted}
     tables = ("version", "terms", "commits", "releases")
     schema = _SCHEMA.format(budget=terms.mechanism.budget, **names)
@@ -77,7 +77,7 @@ def has_ledger(connection: Connection[Any], address: Address) -> bool:
 
 
 def check_version(connection: Connection[Any], address: Address) -> None:
-    # By its full name: a schema that this role may not use would be passed over.
+    # By its full name: PostgreSQL ignores a schema of the search path that this role may not use.
     query = f"SELECT number FROM {address.quoted}.version"
     found = has_ledger(connection, address) and connection.execute(query).fetchall()
     if not found:

@@ -23,7 +23,7 @@ _OLDEST_SERVER = 140000
 _PREFIXES = ("postgresql://", "postgres://")
 _LOCK_WAIT_MS = 15_000
 _STALL_MS = 5_000
-# What this process does when the server's host is gone, and the other way round.
+# How soon this process notices that the server's host is gone. In `_SESSION`: how soon the server notices the reverse.
 _CLIENT = {"connect_timeout": 10, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 _SESSION = {
     "synchronous_commit": "on",  # a commit returns when it is on the disk
@@ -46,11 +46,11 @@ def driver() -> Any:
 
 @dataclass(frozen=True)
 class Address:
-    """Where a ledger is: a database, and a schema in it. As text it holds no user and no password.
+    """Where a ledger is: a database, and a schema in it. Its text shows neither user nor password.
 
     Attributes:
-        url: for psycopg, credentials and all.
-        schema: which holds the tables; `?schema=NAME` of the address, `dpfuse` without it.
+        url: for psycopg, with user and password.
+        schema: of the tables; `?schema=NAME` in the address, else `dpfuse`.
         name: the address as it may be shown.
     """
 
@@ -77,7 +77,7 @@ class Address:
 
     @property
     def quoted(self) -> str:
-        """The schema in a statement: `user` and `order` are names, too."""
+        """The schema as written in a statement, where `user` or `order` must be quoted."""
         return f'"{self.schema}"'
 
     def __str__(self) -> str:
@@ -89,13 +89,13 @@ def is_address(where: object) -> TypeGuard[str]:
 
 
 class Session:
-    """One connection to a ledger's database, to read from it as from SQLite: `?` stands for a value."""
+    """One connection to a ledger's database; `?` stands for a value, as in SQLite."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self.connection = connection
 
     def execute(self, query: str, values: tuple[object, ...] = ()) -> Any:
-        """Run one statement; what it returns is here when this returns."""
+        """Run one statement, and fetch what it finds."""
         return self.connection.execute(query.replace("?", "%s"), values)
 
     @property
@@ -103,30 +103,30 @@ class Session:
         return bool(self.connection.info.transaction_status)  # 0 is idle
 
     def roll_back(self) -> None:
-        """End the transaction, if there is one, and let go of its locks."""
+        """End the transaction, if there is one, and with it its locks."""
         if self.in_transaction:
             self.connection.execute("ROLLBACK")
 
     def commit_with(self, *statements: tuple[str, tuple[object, ...]]) -> None:
-        """Run these as the last ones of the transaction, on one way to the server and back."""
-        # Only here: after a pipeline the server forgets that a session hangs in its transaction.
+        """Run these statements and commit, in one round trip to the server."""
+        # Only here: after a pipeline the server no longer ends a session that is idle in its transaction.
         with self.connection.pipeline():
             for query, values in statements:
                 self.connection.execute(query, values)
             ended = self.connection.execute("COMMIT")
-        if ended.statusmessage != "COMMIT":  # a transaction that has failed is rolled back by it, without an error
+        if ended.statusmessage != "COMMIT":  # COMMIT rolls a failed transaction back, without an error
             raise driver().OperationalError("rolled back")
 
 
 class Snapshot:
-    """A session at one moment, read in pieces; several queries at a time."""
+    """The database at one moment, read in pieces; several queries may be open at a time."""
 
     def __init__(self, connection: Connection[Any]) -> None:
         self._connection = connection
         self._cursors: list[Any] = []
 
     def execute(self, query: str, values: tuple[object, ...] = ()) -> Any:
-        """Run one query; what it finds comes as it is read."""
+        """Run one query; its rows are fetched as they are read."""
         cursor = self._connection.cursor(name=f"dpfuse_{len(self._cursors)}")
         cursor.itersize = 5000
         self._cursors.append(cursor)
@@ -140,7 +140,7 @@ class Snapshot:
 
 @contextmanager
 def snapshot_of(connection: Connection[Any]) -> Iterator[Snapshot]:
-    """The ledger as it stands now, whatever other centres commit meanwhile."""
+    """The ledger at this moment, without what other centres commit meanwhile."""
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     snapshot = Snapshot(connection)
     try:
@@ -150,7 +150,7 @@ def snapshot_of(connection: Connection[Any]) -> Iterator[Snapshot]:
 
 
 def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
-    """A connection to the database; without `is_new` there is a ledger of this version in it."""
+    """A connection to the database, which holds a ledger of this version unless `is_new`."""
     psycopg = driver()
     try:
         connection: Connection[Any] = psycopg.connect(
@@ -165,7 +165,7 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
         version = connection.info.server_version
         if version < _OLDEST_SERVER:
             raise LedgerRefused(f"{address} is a PostgreSQL {version // 10000}; a ledger needs 14 or later")
-        # Only this schema; a temporary table cannot stand before it.
+        # Only this schema, and temporary tables after it.
         settings = _SESSION | {"search_path": f"{address.quoted}, pg_temp"}
         query = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS wanted (name, value)"
         connection.execute(query, (list(settings), [str(value) for value in settings.values()]))
@@ -178,7 +178,7 @@ def connect(address: Address, *, is_new: bool = False) -> Connection[Any]:
 
 
 def check_durable(connection: Connection[Any], address: Address) -> None:
-    """Refuse a server that could forget a commit, cannot take one, or shows the accounts to everybody."""
+    """Refuse a server that could lose a commit, or takes none."""
     settings = "fsync", "full_page_writes", "synchronous_commit", "transaction_read_only", "server_encoding"
     query = f"SELECT {', '.join(f'current_setting({name!r})' for name in settings)}, pg_is_in_recovery()"
     [(fsync, full_pages, waits, read_only, encoding, is_standby)] = connection.execute(query).fetchall()
@@ -191,7 +191,7 @@ def check_durable(connection: Connection[Any], address: Address) -> None:
 
 
 def check_private(connection: Connection[Any], address: Address) -> None:
-    # Rows, too: they are there before they are published.
+    """Refuse a ledger that every role may read; rows are in it before they are published."""
     query = """SELECT bool_or(has_any_column_privilege('public', name, 'SELECT'))
         FROM unnest(ARRAY['accounts', 'commits', 'releases']) AS tables (name)"""
     if connection.execute(query).fetchall() != [(False,)]:
@@ -203,16 +203,16 @@ def check_private(connection: Connection[Any], address: Address) -> None:
 
 @contextmanager
 def reading(address: Address) -> Iterator[tuple[Snapshot, Terms]]:
-    """A ledger as it stands at one moment, and its terms."""
+    """A ledger at one moment, and its terms."""
     with refusals(address), closing(connect(address)) as connection:
-        connection.execute("SET idle_in_transaction_session_timeout = 0")  # a reader holds nothing, and may be slow
+        connection.execute("SET idle_in_transaction_session_timeout = 0")  # a reader locks nothing, and may be slow
         with snapshot_of(connection) as snapshot:
             yield snapshot, read_terms(snapshot, address)
 
 
 @contextmanager
 def refusals(address: Address) -> Iterator[None]:
-    """Errors of the server and of the disk as `LedgerRefused`, with a remedy; no text of the server's gets through."""
+    """Turn errors of server and disk into `LedgerRefused` with a remedy; the server's own text is never shown."""
     psycopg = driver()
     try:
         yield
@@ -235,6 +235,6 @@ def _meaning(error: Exception) -> str:
         errors.DuplicateTable: "has tables of these names already; choose another schema",
         errors.IntegrityError: "refused a row that breaks its rules; nothing was recorded",
     }
-    other = f"failed ({type(error).__name__}); check server and network, then open the ledger again: it reads back "
-    other += "what is there"
+    failed = f"failed ({type(error).__name__}); check server and network"
+    other = f"{failed}, then open the ledger again: it reads back what is there"
     return next((meaning for kind, meaning in meanings.items() if isinstance(error, kind)), other)

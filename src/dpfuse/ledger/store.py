@@ -1,4 +1,4 @@
-"""The SQLite file under a ledger: its tables, how it is opened, and what its errors mean."""
+"""The SQLite file of a ledger: its tables, how it is opened, and what its errors mean."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 3
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
+_MOST_LOG_PAGES = 16_384  # 64 MB
 
-_MOST_PAGES = 16_384  # 64 MB
-
-# Rows are kept by step and then by stream: streams that tick together write to the same few pages.
-# {budget} is the whole budget, at most 2^61 by the bounds of `Guarantee`: no sum of two accounts can leave 63 bits.
+# Rows are stored by step and then by stream, so that streams which step together write to the same few pages.
+# {budget} is the whole budget, at most 2^61 by the bounds of `Guarantee`: a sum of two accounts stays below 2^63.
 _SCHEMA = """
 CREATE TABLE terms (content TEXT NOT NULL) STRICT;
 CREATE TABLE commits (number INTEGER PRIMARY KEY, tip BLOB NOT NULL, debited TEXT NOT NULL) STRICT;
@@ -61,14 +60,14 @@ CREATE TRIGGER {table}_{action} BEFORE {action} ON {table} BEGIN SELECT RAISE(AB
 
 
 def sqlite() -> Any:
-    """The module apsw, which brings a SQLite of its own."""
+    """The module apsw, which contains its own SQLite."""
     with requires_extra("live", "a ledger"):
         import apsw
     return apsw
 
 
 def make_tables(path: Path, terms: Terms) -> None:
-    """Write an empty ledger into a new file that only its owner may read; all of it, or no file."""
+    """Write an empty ledger to a new file that only its owner may read. If that fails, no file stays."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     try:
         with closing(connect(path, is_new=True)) as connection:
@@ -91,9 +90,9 @@ def _script(terms: Terms) -> str:
 
 
 def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> Connection:
-    """A connection to a ledger of this version, in which what is committed is on the disk."""
+    """A connection to a ledger of this version. A commit on it is on the disk when it returns."""
     apsw = sqlite()
-    check_there(path)
+    check_exists(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise LedgerRefused(f"{path} holds private accounts and others may read it; chmod 600 it")
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
@@ -110,8 +109,8 @@ def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> Con
     return connection
 
 
-def check_there(path: Path) -> None:
-    """Refuse a ledger that is missing, all the more if it was there once."""
+def check_exists(path: Path) -> None:
+    """Refuse a ledger that is missing. If its head file is there, the ledger was lost."""
     if path.exists():
         return
     if head_path(path).exists():
@@ -133,20 +132,20 @@ def _check_version(connection: Connection, path: Path) -> None:
 
 
 def _make_durable(connection: Connection, path: Path) -> None:
-    # SQLite opens a file that it may not write to for reading, without a word.
+    # SQLite opens a file that it may not write to for reading, without an error.
     if connection.readonly("main"):
         raise LedgerRefused(f"{path} may not be written to; make file and folder writable for this user")
     mode = connection.pragma("journal_mode", "wal")
     # 2 is FULL: each commit is synced before it returns. fullfsync does the same on macOS.
     connection.execute("PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA trusted_schema = OFF")
-    # The log goes to the file between steps, see `Ledger.tidy`, and during one only if that was not done for long.
-    connection.execute(f"PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {_MOST_PAGES}")
+    # `Ledger.checkpoint` copies the log to the file between steps. SQLite does it by itself only for a very long log.
+    connection.execute(f"PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {_MOST_LOG_PAGES}")
     if mode != "wal" or connection.pragma("synchronous") != 2:
         raise LedgerRefused(f"{path} is on a file system without write-ahead logs; move it to a local disk")
 
 
 def read_terms(connection: Any, path: object) -> Terms:
-    """What the ledger is bound to."""
+    """The terms of a ledger in any database."""
     try:
         ((content,),) = connection.execute("SELECT content FROM terms").fetchall()
         return Terms.from_json(str(content))
@@ -165,7 +164,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def refusals(path: object) -> Iterator[None]:
-    """Errors of SQLite and of the disk as `LedgerRefused`, with a remedy; no text of SQLite's gets through."""
+    """Turn errors of SQLite and of the disk into `LedgerRefused` with a remedy; SQLite's own text is never shown."""
     apsw = sqlite()
     try:
         yield
@@ -183,7 +182,7 @@ def _meaning(error: Exception) -> str:
         apsw.ReadOnlyError: read_only,
         apsw.BusyError: locked,
         apsw.LockedError: locked,
-        apsw.CorruptError: "is damaged; put the right file back, never an old copy, or start anew for new sensors",
+        apsw.CorruptError: "is damaged; put the right file back, never an old copy, or start a new one for new sensors",
         apsw.NotADBError: "is not a database, or damaged; put the right file back, never an old copy",
         apsw.CantOpenError: "cannot be opened; check that file and folder may be read and written by this user",
         apsw.ConstraintError: "refused a row that breaks its rules; nothing was recorded",

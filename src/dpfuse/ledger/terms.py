@@ -1,8 +1,7 @@
-"""What a ledger is bound to, what goes into it, and what comes out; and how its rows are chained.
+"""What a ledger is created for, and the hashes that chain its rows.
 
-Each stream has a chain of its own, hash_k = SHA-256(hash_{k-1} | row_k), which begins at a hash of the terms and of
-the stream's name. Each commit, which may hold a row of every stream, has a tip, tip_n = SHA-256(tip_{n-1} | n | the
-hashes of its rows): one number that stands for all that was ever released.
+Each stream has a chain, hash_k = SHA-256(hash_{k-1} | row_k). It begins with a hash of the terms and the stream's name.
+Each commit has a tip, tip_n = SHA-256(tip_{n-1} | n | the hashes of its rows), which stands for all rows up to then.
 """
 
 from __future__ import annotations
@@ -11,13 +10,11 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from numpy.typing import ArrayLike
-
 from dpfuse.privacy.loss import FeatureSet
-from dpfuse.privacy.release import Charged, Mechanism
+from dpfuse.privacy.release import Mechanism
 from dpfuse.public.rows import Row
 from dpfuse.types import Guarantee
 
@@ -27,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Terms:
-    """What a ledger is bound to when it is created, for good. All of it is public.
+    """The design and the streams that a ledger is created for. They never change. All of it is public.
 
     Attributes:
-        ledger_id: a random name that ledger and head file share.
+        ledger_id: a random name, which the head file holds too.
         fingerprint: of the design.
-        guarantee: the promise to the sensors.
-        features, dimension, horizon: of the design's structure; no horizon, no end.
+        guarantee: what the sensors are guaranteed.
+        features, dimension, horizon: of the design's structure; `horizon` is None for a design without an end.
         streams: their names, sorted.
     """
 
@@ -47,7 +44,7 @@ class Terms:
 
     @classmethod
     def of(cls, design: Design, streams: Iterable[str], ledger_id: str) -> Terms:
-        """The terms of a new ledger for that design."""
+        """The terms of a ledger for that design and these streams."""
         if design.guarantee is None:
             raise ValueError("design must have a guarantee; the non-private floor may not be released")
         if isinstance(streams, str):
@@ -69,7 +66,7 @@ class Terms:
 
     @functools.cached_property
     def mechanism(self) -> Mechanism:
-        """How the design's steps are charged and drawn."""
+        """Charges and draws the design's steps."""
         return Mechanism(self.guarantee, self.features, self.dimension)
 
     @property
@@ -82,9 +79,8 @@ class Terms:
     @classmethod
     def from_json(cls, text: str) -> Terms:
         fields = json.loads(text)
-        return cls(
-            **fields | {"guarantee": Guarantee(**fields["guarantee"]), "streams": tuple(fields["streams"])},
-        )
+        fields |= {"guarantee": Guarantee(**fields["guarantee"]), "streams": tuple(fields["streams"])}
+        return cls(**fields)
 
     @functools.cached_property
     def first_tip(self) -> bytes:
@@ -92,28 +88,11 @@ class Terms:
         return hashlib.sha256(self.to_json().encode()).digest()
 
     def first_hash(self, stream: str) -> bytes:
-        """What a stream's chain begins with."""
+        """The hash of a stream without a row."""
         return hashlib.sha256(self.first_tip + stream.encode()).digest()
 
 
-@dataclass(frozen=True, eq=False)
-class Entry:
-    """One stream's step on its way into the ledger: paid for, and not drawn. Private.
-
-    Attributes:
-        stream: its name.
-        step: its number, from 1 on; steps may be skipped, and never come back.
-        charged: what `ExactStep.contribute` or `Mechanism.charge` returned.
-        ids: of the sensors that were charged, shape (m,); not needed in total accounting.
-    """
-
-    stream: str
-    step: int
-    charged: Charged
-    ids: ArrayLike = field(default=(), repr=False)
-
-
 def next_tip(tip: bytes, number: int, rows: Iterable[Row]) -> bytes:
-    """The tip after one more commit; in the order of the streams' names."""
-    hashes = b"".join(row.hash for row in sorted(rows))
+    """The tip after commit `number`, which has these rows."""
+    hashes = b"".join(row.hash for row in sorted(rows))  # sorted by stream
     return hashlib.sha256(tip + number.to_bytes(8, "big") + hashes).digest()

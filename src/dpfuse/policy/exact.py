@@ -72,7 +72,7 @@ class Carry(NamedTuple):
             self.accounts.grow()
 
 
-class Proposed(NamedTuple):
+class Proposal(NamedTuple):
     """What reports would add to a step, row by row, in the order of the streams. Nothing is charged yet; private.
 
     Attributes:
@@ -161,19 +161,20 @@ class ExactStep:
         ids: ArrayLike,
         measurements: ArrayLike,
         present: ArrayLike = True,
-    ) -> Proposed:
+    ) -> Proposal:
         """What these reports would add to the step of every stream, as `contribute`; nothing is charged or remembered.
 
-        A row depends on itself alone, so the reports of a step may be proposed for in several calls, and `join`ed.
+        A row depends on itself alone, so the reports of a step may be handed over in several calls; `join_proposals`
+        joins the results.
 
         Args:
             stream: the number of the stream that each row belongs to, shape (rows,), in ascending order.
         """
         sensors, places, block = self.prepare(carry, ids, measurements, present, stream)
         hidden, values = self._in_turns(carry.query, carry.memory.read(places), block)
-        return Proposed(stream, sensors, places, hidden, values)
+        return Proposal(stream, sensors, places, hidden, values)
 
-    def charge(self, carry: Carry, proposed: Proposed) -> tuple[Carry, list[Charged]]:
+    def charge(self, carry: Carry, proposed: Proposal) -> tuple[Carry, list[Charged]]:
         """Pay for the step of every stream, and remember."""
         self._check_not_over(carry)
         stream, sensors, places, hidden, values = proposed
@@ -280,12 +281,12 @@ class ExactStep:
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
 
 
-def join(parts: Sequence[Proposed]) -> Proposed:
+def join_proposals(parts: Sequence[Proposal]) -> Proposal:
     """All rows of several proposals for one step; of one sensor's the first comes first."""
     if len(parts) == 1:
         return parts[0]
     order = np.argsort(np.concatenate([part.stream for part in parts]), kind="stable")
-    return Proposed(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
+    return Proposal(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
 def missing_release(dimension: int) -> Release:
