@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dpfuse import _archive
 from dpfuse.errors import FileRefused
+from dpfuse.policy.rollout import cut
 from dpfuse.types import NOBODY, Guarantee, Origin, Trajectories
 from support.designs import busy_data, make_guarantee
 
@@ -48,7 +50,7 @@ class TestGuarantee:
             ({"accounting": "both"}, "accounting must be one of total, individual, got 'both'"),
         ],
     )
-    def test_refuses_what_promises_nothing(self, changes, message):
+    def test_a_guarantee_with_a_wrong_field_is_refused(self, changes, message):
         fields = {"order": 2.0, "budget": 1.5, "adjacency": "remove-one"} | changes
         with pytest.raises((TypeError, ValueError), match=message):
             Guarantee(**fields)
@@ -57,14 +59,13 @@ class TestGuarantee:
         with pytest.raises(TypeError, match="adjacency"):
             Guarantee(order=2.0, budget=1.5)
 
-    def test_says_the_same_in_other_words(self):
+    def test_radius_and_dictionary_follow_from_the_fields(self):
         guarantee = make_guarantee(budget=1.5)
-        assert guarantee.rho == 0.75
         assert guarantee.squared_radius == Fraction(3, 2)
         assert Guarantee(**guarantee.to_dict()) == guarantee
 
     @pytest.mark.parametrize("number", [np.float64, np.float32, int])
-    def test_takes_any_number_as_the_same_promise(self, number):
+    def test_any_type_of_number_gives_the_same_guarantee(self, number):
         assert repr(make_guarantee(budget=number(1), order=number(2))) == repr(make_guarantee(budget=1.0, order=2.0))
         assert make_guarantee(budget=number(1), order=number(2)).squared_radius == 1
 
@@ -85,24 +86,32 @@ class TestTrajectories:
             ({"present": np.ones((2, 3, 5), bool)}, r"present must have the .* \(2, 3, 4\), got \(2, 3, 5\)"),
             ({"present": np.ones((3, 4), bool)}, r"present must have shape \(N, K, m\)"),
             ({"sensors": np.zeros((2, 3, 5), int)}, r"sensors must have the .* \(2, 3, 4\), got \(2, 3, 5\)"),
-            ({"sensors": np.full((2, 3, 4), -2)}, "sensors must be ids of 0 or more, or -1 for nobody, got -2"),
+            ({"sensors": np.full((2, 3, 4), -2)}, "sensors must be ids of 0 or more, or -1 for an empty slot, got -2"),
             ({"sensors": np.full((2, 3, 4), NOBODY)}, "present must be False where sensors is -1"),
-            ({"sensors": np.zeros((2, 3, 4), int)}, "within a run an id must keep its slot"),
+            ({"sensors": np.zeros((2, 3, 4), int)}, "sensors must keep an id in one slot within a run"),
             ({"interval_s": 0}, "interval_s must be finite and > 0, got 0"),
-            ({"origins": [Origin(0, 0)]}, "origins must have one entry for each of the 2 runs"),
+            ({"origins": [Origin(0, 0)]}, "origins must have one entry for each of the 2 runs, got 1"),
         ],
     )
-    def test_refuses_what_does_not_fit(self, changes, message):
+    def test_arrays_that_do_not_fit_are_refused(self, changes, message):
         with pytest.raises((TypeError, ValueError), match=message):
             small(**changes)
 
-    def test_sizes_and_defaults(self):
+    def test_every_slot_is_a_sensor_that_is_present_by_default(self):
         data = small(state=np.zeros((2, 3, 5)))
         assert (data.num_runs, data.num_steps, data.num_slots) == (2, 3, 4)
         assert data.present.all()
         assert (data.sensors == np.arange(4)).all()
         assert data.origins == (Origin(0, 0), Origin(1, 0))
-        assert data.arrived[:, 0].all() and not data.arrived[:, 1:].any()
+        assert not data.arrived.any()
+        assert data.begins_stay[:, 0].all() and not data.begins_stay[:, 1:].any()
+
+    def test_packed_windows_agree_on_who_arrived(self):
+        data = busy_data()
+        windows = cut(data, np.arange(data.num_runs), np.zeros(data.num_runs, int), data.num_steps)
+        is_seen = data.present.any(1)
+        expected = np.concatenate([data.arrived[run][:, is_seen[run]] for run in range(data.num_runs)], axis=1)
+        np.testing.assert_array_equal(windows.arrived, expected)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e308, -1e308])
     def test_a_value_that_is_not_finite_counts_as_absent(self, bad):
@@ -131,17 +140,17 @@ class TestTrajectories:
         if fits:
             assert (Trajectories(**arrays, sensors=sensors).sensors == sensors).all()
         else:
-            with pytest.raises(ValueError, match="give a sensor that comes back a slot of its own"):
+            with pytest.raises(ValueError, match="give that sensor a slot of its own"):
                 Trajectories(**arrays, sensors=sensors)
 
-    def test_the_same_id_may_be_in_every_run(self):
+    def test_one_id_may_be_in_several_runs(self):
         assert small(sensors=np.broadcast_to(np.arange(4), (2, 3, 4))).num_runs == 2
 
     def test_an_id_is_in_one_slot_at_a_time(self):
-        with pytest.raises(ValueError, match="run 1 breaks this"):
+        with pytest.raises(ValueError, match="got two stays of one id in run 1"):
             small(sensors=np.array([[[0, 1, 2, 3]] * 3, [[0, 1, 2, 2]] * 3]))
 
-    def test_equal_input_is_left_as_it_was(self):
+    def test_arrays_of_the_caller_are_not_changed(self):
         measurements = np.full((2, 3, 4, 2), np.nan, np.float32)
         small(measurements=measurements)
         assert np.isnan(measurements).all()
@@ -187,7 +196,7 @@ class TestCutting:
         assert sum(map(len, runs)) == num_runs
         assert [window.recording for part in parts for window in part.origins] == list(range(num_runs))
 
-    def test_fractions_are_those_asked_for(self):
+    def test_parts_have_the_fractions_that_were_given(self):
         assert [part.num_steps for part in numbered(2, 1000).split()] == [800, 100, 100]
         assert [part.num_runs for part in numbered(8, 2).split((0.5, 0.125, 0.375), by="run")] == [4, 1, 3]
 
@@ -203,12 +212,12 @@ class TestCutting:
             ({"gap": -1}, "gap must be at least 0, got -1"),
         ],
     )
-    def test_a_split_that_would_leave_nothing_or_overlap_is_refused(self, options, message):
+    def test_a_split_with_an_empty_part_or_wrong_options_is_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
             numbered(2, 40).split(**options)
 
     @given(st.integers(1, 12), st.one_of(st.none(), st.integers(1, 15)))
-    def test_windows_are_all_stretches_a_stride_apart(self, horizon, stride):
+    def test_windows_start_a_stride_apart_in_every_run(self, horizon, stride):
         windows = numbered(2, 12, interval_s=0.2).windows(horizon, stride)
         starts = range(0, 12 - horizon + 1, stride or horizon)
         expected = [(run, start) for run in range(2) for start in starts]
@@ -218,20 +227,20 @@ class TestCutting:
             assert (windows.measurements[number] == run + 0.5).all()
         assert windows.interval_s == 0.2
 
-    def test_windows_of_a_part_know_where_they_come_from(self):
+    def test_windows_of_a_part_have_their_origin_in_the_recording(self):
         windows = numbered(2, 30).between(10, 30).windows(5, 5).runs([5, 2])
         assert windows.origins == (Origin(1, 15), Origin(0, 20))
         assert places(windows)[0] == (1, 15) and places(windows)[5] == (0, 20)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
-        [((13,), "horizon must be at most the 12 steps recorded, got 13"), ((0,), "horizon"), ((3, 0), "stride")],
+        [((13,), "horizon must be at most the 12 recorded steps, got 13"), ((0,), "horizon"), ((3, 0), "stride")],
     )
     def test_windows_that_do_not_fit_are_refused(self, arguments, message):
         with pytest.raises(ValueError, match=message):
             numbered(1, 12).windows(*arguments)
 
-    def test_windows_are_not_split(self):
+    def test_windows_cannot_be_split(self):
         for by in ("time", "run"):
             with pytest.raises(ValueError, match="split must come before windows are cut"):
                 busy_data(num_runs=1, num_steps=60).windows(20, 5).split(by=by)
@@ -267,7 +276,7 @@ class TestPacking:
         again = data.sample_sensors(share, seed=seed + 1)
         assert (again.sensors == kept.sensors).all() and (again.measurements == kept.measurements).all()
 
-    def test_the_share_is_kept(self):
+    def test_the_share_of_sampled_sensors_is_the_one_asked_for(self):
         data = Trajectories(state=np.zeros((1, 2, 1)), measurements=np.zeros((1, 2, 4000, 1)))
         kept = len(np.unique(data.sample_sensors(0.3, 0).sensors))
         # Five standard deviations of a binomial, a false alarm in a million.
@@ -279,13 +288,13 @@ class TestPacking:
         with pytest.raises(ValueError, match="share must be"):
             small().sample_sensors(share, 0)
 
-    def test_nobody_left_is_one_empty_slot(self):
+    def test_without_any_sensor_one_empty_slot_is_left(self):
         empty = small(present=np.zeros((2, 3, 4), bool), sensors=np.full((2, 3, 4), NOBODY)).compact()
         assert empty.num_slots == 1 and not empty.present.any()
 
 
 class TestJoining:
-    def test_every_run_of_every_part_is_there_as_it_was(self):
+    def test_joined_data_hold_every_run_of_every_part(self):
         one, two = busy_data(num_runs=2, num_slots=3), busy_data(num_runs=3, num_slots=5, seed=1).windows(6)
         joined = Trajectories.join([one, two])
         assert (joined.num_runs, joined.num_slots) == (5, 5)
@@ -298,7 +307,7 @@ class TestJoining:
             np.testing.assert_array_equal(joined.sensors[runs, :, slots], part.sensors)
         assert (joined.sensors[:2, :, 3:] == NOBODY).all() and not joined.present[:2, :, 3:].any()
 
-    def test_parts_must_be_alike(self):
+    def test_parts_of_different_shape_cannot_be_joined(self):
         with pytest.raises(ValueError, match="parts must agree in steps, states, channels and interval"):
             Trajectories.join([busy_data(), busy_data(num_steps=5)])
         with pytest.raises(ValueError, match="parts must have at least one entry"):
@@ -306,7 +315,7 @@ class TestJoining:
 
 
 class TestFiles:
-    def test_a_recording_comes_back_as_it_was(self, tmp_path):
+    def test_a_saved_recording_is_loaded_unchanged(self, tmp_path):
         data = busy_data(num_states=3, num_steps=9).windows(4, 2)
         data.save(tmp_path / "sub" / "road.dpfuse-data")
         again = Trajectories.load(tmp_path / "sub" / "road.dpfuse-data")
@@ -323,7 +332,7 @@ class TestFiles:
         with zipfile.ZipFile(tmp_path / "one") as archive:
             assert {name.rpartition(".")[2] for name in archive.namelist()} == {"npy", "json"}
 
-    def test_a_missing_file_is_named(self, tmp_path):
+    def test_a_missing_file_is_named_in_the_error(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="no trajectories file at .*nowhere"):
             Trajectories.load(tmp_path / "nowhere")
 
@@ -340,3 +349,8 @@ class TestFiles:
                 part.writestr(name, whole.read(name))
         with pytest.raises(FileRefused, match="part"):
             Trajectories.load(tmp_path / "part")
+
+    def test_a_file_of_another_version_is_refused(self, tmp_path):
+        _archive.write(tmp_path / "old", {"kind": "trajectories", "version": 1, "interval_s": 1.0}, {})
+        with pytest.raises(FileRefused, match="old has trajectories version 1, this is 2; save it again"):
+            Trajectories.load(tmp_path / "old")

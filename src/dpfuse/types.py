@@ -1,4 +1,4 @@
-"""The two things a user brings: recorded `Trajectories` and the `Guarantee` to give the sensors."""
+"""The two things a user brings: recorded `Trajectories`, and the `Guarantee` for the sensors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _archive, _check
 from dpfuse._arrays import Booleans, Floats32, Integers
+from dpfuse._slots import assign_slots
 from dpfuse.errors import FileRefused
 
 Adjacency = Literal["replace-one", "remove-one"]
 Accounting = Literal["total", "individual"]
+ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "remove-one")
+ACCOUNTINGS: tuple[Accounting, ...] = ("total", "individual")
 
 NOBODY = -1
+"""The sensor id of an empty slot."""
+
+_VERSION = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,11 +33,11 @@ class Guarantee:
 
     Attributes:
         order: the Rényi order alpha, above 1.
-        budget: the budget B_G, at that order.
-        adjacency: what a neighbouring data set is. `replace-one`: one sensor's trajectory is another one.
-            `remove-one`: one sensor is there or not. There is no default: the two are different promises.
-        accounting: `total` charges every release for the worst sensor there could be, one budget for the stream;
-            `individual` charges each sensor for what it adds, one budget for each sensor.
+        budget: the budget B_G at that order.
+        adjacency: how two neighbouring data sets differ. `replace-one`: in the whole trajectory of one sensor.
+            `remove-one`: one of them lacks one sensor. There is no default, as the two are different guarantees.
+        accounting: `total` charges each release for the worst possible sensor, to one budget for the stream;
+            `individual` charges each sensor for what it adds, to a budget of its own.
     """
 
     order: float
@@ -47,17 +53,12 @@ class Guarantee:
         object.__setattr__(self, "budget", _check.is_positive("budget", self.budget, remedy))
         if self.budget / self.order > 2**20:
             raise ValueError(f"budget must be at most 2^20 * order, got {self.budget!r}; it would protect nobody")
-        _check.is_one_of("adjacency", self.adjacency, ("replace-one", "remove-one"))
-        _check.is_one_of("accounting", self.accounting, ("total", "individual"))
-
-    @property
-    def rho(self) -> float:
-        """The same promise as rho-zCDP: the loss is at most rho times the order, at every order."""
-        return self.budget / self.order
+        _check.is_one_of("adjacency", self.adjacency, ADJACENCIES)
+        _check.is_one_of("accounting", self.accounting, ACCOUNTINGS)
 
     @property
     def squared_radius(self) -> Fraction:
-        """2 B / alpha: the squared distance, in noise standard deviations, that may be told apart in all."""
+        """2 B / alpha: the largest squared distance of two worlds over all releases, in noise standard deviations."""
         return 2 * Fraction(self.budget) / Fraction(self.order)
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,7 +67,7 @@ class Guarantee:
 
 
 class Origin(NamedTuple):
-    """Where a run was cut from: number of its recording and first step in it."""
+    """Where a run was cut from: the number of its recording, and its first step there."""
 
     recording: int
     start: int
@@ -74,18 +75,18 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Trajectories:
-    """Recorded runs of a system: what was hidden, what each sensor measured, and who was there.
+    """Recorded runs of a system: its state, the measurements of its sensors, and which sensors were present.
 
     Attributes:
-        state: what the estimator should recover, shape (N, K, n_x).
-        measurements: what each sensor measured, shape (N, K, m, n_y). Non-finite values count as absent.
+        state: the state that the estimator should recover, shape (N, K, n_x).
+        measurements: shape (N, K, m, n_y). A sensor with a non-finite value counts as absent at that step.
         present: which slots hold a measurement, shape (N, K, m); by default all.
         sensors: the id of the sensor in each slot, shape (N, K, m), `NOBODY` (-1) for an empty slot; by default
-            slot i is sensor i throughout. A slot is storage only. Within a run an id keeps its slot, may fall
-            silent (id there, not present), and does not return once its slot has been given to another.
+            slot i holds sensor i throughout. A slot is storage only. Within a run an id keeps its slot. It may be
+            absent for some steps, and cannot return once its slot was given to another id.
         interval_s: seconds between steps.
         origins: where each run was cut from; by default each run is a recording of its own. Runs of one
-            recording are dependent, and intervals of confidence take that into account.
+            recording are dependent, and confidence intervals take that into account.
     """
 
     state: Floats32
@@ -93,7 +94,7 @@ class Trajectories:
     present: Booleans = None  # type: ignore[assignment]  # filled in below
     sensors: Integers = None  # type: ignore[assignment]  # filled in below
     interval_s: float = 1.0
-    origins: Sequence[Origin] | None = None
+    origins: Sequence[Origin] = ()
 
     def __post_init__(self) -> None:
         state = _as_array("state", self.state, np.float32, "(N, K, n_x)", 3)
@@ -104,18 +105,18 @@ class Trajectories:
                 f"state must have the (N, K) of measurements, {(num_runs, num_steps)}, got {state.shape[:2]}"
             )
         if not np.isfinite(state).all():
-            raise ValueError("state must be finite everywhere; cut the steps where it is not known")
+            raise ValueError("state must be finite everywhere; cut out the steps where it is unknown")
         shape = (num_runs, num_steps, num_slots)
         present = _or_default("present", self.present, np.bool_, True, shape)
         sensors = _or_default("sensors", self.sensors, np.int64, np.arange(num_slots), shape)
         if (sensors < NOBODY).any():
-            raise ValueError(f"sensors must be ids of 0 or more, or {NOBODY} for nobody, got {sensors.min()}")
+            raise ValueError(f"sensors must be ids of 0 or more, or {NOBODY} for an empty slot, got {sensors.min()}")
         if (present & (sensors == NOBODY)).any():
-            raise ValueError(f"present must be False where sensors is {NOBODY} (nobody)")
+            raise ValueError(f"present must be False where sensors is {NOBODY}, an empty slot")
         present = present & np.isfinite(measurements).all(-1)
         origins = self.origins or [Origin(run, 0) for run in range(num_runs)]
         if len(origins) != num_runs:
-            raise ValueError(f"origins must have one entry for each of the {num_runs} runs")
+            raise ValueError(f"origins must have one entry for each of the {num_runs} runs, got {len(origins)}")
         measurements = np.where(present[..., None], measurements, np.float32(0))
         for name, value in [
             ("state", state),
@@ -123,19 +124,19 @@ class Trajectories:
             ("present", present),
             ("sensors", sensors),
             ("interval_s", _check.is_positive("interval_s", self.interval_s)),
-            ("origins", tuple(Origin(*window) for window in origins)),
+            ("origins", tuple(Origin(*origin) for origin in origins)),
         ]:
             object.__setattr__(self, name, value)
         self._check_slots()
 
     def _check_slots(self) -> None:
-        arrivals = self.arrived & (self.sensors != NOBODY)
+        begins_stay = self.begins_stay
         for run in range(self.num_runs):
-            ids = self.sensors[run][arrivals[run]]
+            ids = self.sensors[run][begins_stay[run]]
             if len(np.unique(ids)) != len(ids):
                 raise ValueError(
-                    f"sensors: within a run an id must keep its slot and not return to a slot given away, run "
-                    f"{run} breaks this; give a sensor that comes back a slot of its own: a new id has a new budget"
+                    f"sensors must keep an id in one slot within a run, without another id in between, got two stays "
+                    f"of one id in run {run}; give that sensor a slot of its own, as a new id would have a new budget"
                 )
 
     @property
@@ -152,10 +153,18 @@ class Trajectories:
 
     @property
     def arrived(self) -> Booleans:
-        """Where a slot holds another sensor than one step before, shape (N, K, m)."""
-        changed = np.ones(self.sensors.shape, bool)
+        """Where a slot holds another sensor than one step before, shape (N, K, m); nowhere at the first step."""
+        changed = np.zeros(self.sensors.shape, bool)
         changed[:, 1:] = self.sensors[:, 1:] != self.sensors[:, :-1]
         return changed
+
+    @property
+    def begins_stay(self) -> Booleans:
+        """Where a sensor is at its first step in its slot, shape (N, K, m): those that arrived, and all at step 0."""
+        begins = self.arrived
+        begins[:, 0] = True
+        begins &= self.sensors != NOBODY
+        return begins
 
     def split(
         self,
@@ -165,16 +174,16 @@ class Trajectories:
     ) -> tuple[Trajectories, Trajectories, Trajectories]:
         """Training, validation and test parts that share no step.
 
-        Split recordings before windows are cut from them: windows that overlap would tell the test's answers.
+        Split recordings before windows are cut from them: overlapping windows would put test data into training.
 
         Args:
-            fractions: of the steps (or runs) in each part, in this order.
-            by: `time` cuts every run along its steps; `run` deals out whole runs, for independent ones.
-            gap: steps left out at each cut.
+            fractions: the share of the steps (or runs) in each part, in this order.
+            by: `time` cuts every run along its steps; `run` puts whole runs into a part, for independent runs.
+            gap: steps (or runs) left out at each cut.
         """
         _check.is_one_of("by", by, ("time", "run"))
         _check.is_count("gap", gap, minimum=0)
-        if len({window.recording for window in self._origins}) < self.num_runs:
+        if len({origin.recording for origin in self.origins}) < self.num_runs:
             raise ValueError("split must come before windows are cut: windows of one recording would share steps")
         if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(f"fractions must be three positive numbers that add up to 1, got {fractions!r}")
@@ -190,7 +199,7 @@ class Trajectories:
         return parts[0], parts[1], parts[2]
 
     def between(self, start: int, stop: int) -> Trajectories:
-        """The steps from `start` up to, not including, `stop` of every run."""
+        """Steps `start` to `stop` - 1 of every run."""
         steps = slice(start, stop)
         return replace(
             self,
@@ -198,11 +207,11 @@ class Trajectories:
             measurements=self.measurements[:, steps],
             present=self.present[:, steps],
             sensors=self.sensors[:, steps],
-            origins=[Origin(recording, first + start) for recording, first in self._origins],
+            origins=[Origin(recording, first + start) for recording, first in self.origins],
         )
 
     def runs(self, indices: ArrayLike) -> Trajectories:
-        """The runs of these numbers, in this order."""
+        """The runs with these numbers, in this order."""
         chosen = np.asarray(indices)
         return replace(
             self,
@@ -210,14 +219,14 @@ class Trajectories:
             measurements=self.measurements[chosen],
             present=self.present[chosen],
             sensors=self.sensors[chosen],
-            origins=[self._origins[int(run)] for run in chosen],
+            origins=[self.origins[int(run)] for run in chosen],
         )
 
     def windows(self, horizon: int, stride: int | None = None) -> Trajectories:
-        """All windows of `horizon` steps, starting `stride` steps apart (by default, side by side)."""
+        """All windows of `horizon` steps, starting `stride` steps apart (by default `horizon`)."""
         _check.is_count("horizon", horizon)
         if horizon > self.num_steps:
-            raise ValueError(f"horizon must be at most the {self.num_steps} steps recorded, got {horizon}")
+            raise ValueError(f"horizon must be at most the {self.num_steps} recorded steps, got {horizon}")
         starts = np.arange(
             0, self.num_steps - horizon + 1, _check.is_count("stride", horizon if stride is None else stride)
         )
@@ -230,17 +239,17 @@ class Trajectories:
             present=self.present[at],
             sensors=self.sensors[at],
             origins=[
-                Origin(self._origins[r].recording, self._origins[r].start + s)
+                Origin(self.origins[r].recording, self.origins[r].start + s)
                 for r, s in zip(run.tolist(), start.tolist(), strict=True)
             ],
         )
 
     def sample_sensors(self, share: float, seed: int) -> Trajectories:
-        """A random share of the sensors, each kept or dropped in all of a recording by a coin; slots closed up."""
+        """A random share of the sensors, each kept or dropped for a whole recording, in as few slots as hold them."""
         _check.is_share("share", share)
         rng = np.random.default_rng(seed)
         sensors = self.sensors.copy()
-        recording = np.array([window.recording for window in self._origins])
+        recording = np.array([origin.recording for origin in self.origins])
         for number in np.unique(recording):
             own = sensors[recording == number]
             ids = np.unique(own)
@@ -265,7 +274,7 @@ class Trajectories:
 
     @classmethod
     def join(cls, parts: Sequence[Trajectories]) -> Trajectories:
-        """The runs of all parts, in order; `origins` is taken over, so equal numbers mean the same recording."""
+        """The runs of all parts, in order; recordings of equal number in `origins` count as one recording."""
         if not parts:
             raise ValueError("parts must have at least one entry")
         kinds = {(part.num_steps, part.state.shape[-1], part.measurements.shape[-1], part.interval_s) for part in parts}
@@ -283,37 +292,36 @@ class Trajectories:
             present=np.concatenate([pad(part.present, False) for part in parts]),
             sensors=np.concatenate([pad(part.sensors, NOBODY) for part in parts]),
             interval_s=parts[0].interval_s,
-            origins=[window for part in parts for window in part._origins],
+            origins=[origin for part in parts for origin in part.origins],
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, without pickle."""
+        """Write the recording to one file, without pickle."""
         _archive.write(
             path,
-            {"kind": "trajectories", "version": 1, "interval_s": self.interval_s},
+            {"kind": "trajectories", "version": _VERSION, "interval_s": self.interval_s},
             {
                 "state": self.state,
                 "measurements": self.measurements,
                 "present": self.present,
                 "sensors": self.sensors,
-                "origins": np.asarray(self._origins, np.int64),
+                "origins": np.asarray(self.origins, np.int64),
             },
         )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trajectories:
-        """Read what `save` wrote."""
+        """The recording in a file that `save` wrote."""
         metadata, arrays = _archive.read(path, "trajectories")
+        if metadata.get("version") != _VERSION:
+            raise FileRefused(
+                f"{path} has trajectories version {metadata.get('version')!r}, this is {_VERSION}; save it again"
+            )
         try:
             origins = [Origin(int(recording), int(start)) for recording, start in arrays.pop("origins")]
             return cls(**arrays, interval_s=metadata["interval_s"], origins=origins)
         except (KeyError, TypeError, ValueError) as error:
-            raise FileRefused(f"{path} is not a recording that this version can read: {error}") from error
-
-    @property
-    def _origins(self) -> Sequence[Origin]:
-        assert self.origins is not None  # filled in on construction
-        return self.origins
+            raise FileRefused(f"{path} is not a recording that this version can read: {error!r}") from error
 
 
 def _as_array(name: str, value: Any, dtype: Any, axes: str, ndim: int) -> NDArray[Any]:
@@ -338,19 +346,16 @@ def _or_default(name: str, value: Any, dtype: Any, default: Any, shape: tuple[in
 
 
 def _assign_slots(sensors: Integers) -> Integers:
-    """The lowest free slot for each stay of a sensor, shape (K, m), -1 where there is nobody."""
+    """The lowest free slot for each stay of a sensor, shape (K, m), -1 where the slot is empty."""
     arrived = np.ones(sensors.shape, bool)
     arrived[1:] = sensors[1:] != sensors[:-1]
     stays = []
     for slot in range(sensors.shape[1]):
         bounds = np.append(np.nonzero(arrived[:, slot])[0], len(sensors))
         stays += [(a, b, slot) for a, b in zip(bounds, bounds[1:], strict=False) if sensors[a, slot] != NOBODY]
+    stays.sort()
+    starts, stops, _ = np.array(stays, np.int64).reshape(-1, 3).T
     slots = np.full(sensors.shape, -1)
-    free_from: list[int] = []
-    for start, stop, slot in sorted(stays):
-        new = next((i for i, until in enumerate(free_from) if until <= start), len(free_from))
-        if new == len(free_from):
-            free_from.append(0)
-        free_from[new] = int(stop)
+    for (start, stop, slot), new in zip(stays, assign_slots(starts, stops - starts), strict=True):
         slots[start:stop, slot] = new
     return slots

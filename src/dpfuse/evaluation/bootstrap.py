@@ -21,8 +21,7 @@ def blocks_of(data: Trajectories, block_steps: int) -> Integers:
     Runs of one recording that start within the same stretch of `block_steps` are one block: near ones share vehicles
     and traffic, so whole blocks are drawn, never single runs. Runs of different recordings are independent.
     """
-    assert data.origins is not None  # filled in on construction
-    labels = [(window.recording, window.start // block_steps) for window in data.origins]
+    labels = [(origin.recording, origin.start // block_steps) for origin in data.origins]
     return np.unique(labels, axis=0, return_inverse=True)[1].ravel()
 
 

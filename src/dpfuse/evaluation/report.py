@@ -177,7 +177,7 @@ def summarise(
         delta=delta,
         window_errors=errors.mean(1),
         blocks=blocks,
-        origins=windows.origins or (),
+        origins=windows.origins,
     )
 
 

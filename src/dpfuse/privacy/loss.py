@@ -28,7 +28,7 @@ from typing import Literal, overload
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
-from dpfuse.types import Accounting, Adjacency
+from dpfuse.types import ACCOUNTINGS, ADJACENCIES, Accounting, Adjacency
 
 FeatureSet = Literal["box", "ball", "orthant"]
 
@@ -48,8 +48,8 @@ def charge_factor(features: FeatureSet, dimension: int, adjacency: Adjacency, ac
     """
     _check.is_one_of("features", features, FEATURE_SETS)
     _check.is_count("dimension", dimension)
-    _check.is_one_of("adjacency", adjacency, ("replace-one", "remove-one"))
-    _check.is_one_of("accounting", accounting, ("total", "individual"))
+    _check.is_one_of("adjacency", adjacency, ADJACENCIES)
+    _check.is_one_of("accounting", accounting, ACCOUNTINGS)
     if accounting == "total" and features == "box":
         return int(dimension)
     if adjacency == "remove-one":

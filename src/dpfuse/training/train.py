@@ -20,7 +20,7 @@ from dpfuse.training import alternating, pathwise
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
 from dpfuse.training.settings import PPO, Architecture, Optimisation
-from dpfuse.types import NOBODY, Guarantee, Trajectories
+from dpfuse.types import Guarantee, Trajectories
 
 _STATIONARY_WINDOW = 300
 _ARCHITECTURE = Architecture()
@@ -197,7 +197,7 @@ def _make_structure(
         usual[1] if architecture.dimension is None else architecture.dimension,
     )
     crowd = max(1.0, float(training.present.sum(-1).mean()))
-    stays = training.present.sum() / max(1, (training.arrived & (training.sensors != NOBODY)).sum())
+    stays = training.present.sum() / max(1, training.begins_stay.sum())
     return Structure(
         num_states=training.state.shape[-1],
         num_channels=num_channels,
