@@ -56,6 +56,38 @@ def test_every_entry_exists_and_stands_once():
         resolve(name)
 
 
+def test_the_quickstart_shows_the_python_of_the_readme():
+    """So that running README's Python, in full, is enough."""
+    blocks = re.findall(r"^```py\n(.*?)^```$", (ROOT / "docs/index.md").read_text(), re.S | re.M)
+    assert blocks and all(f"```python\n{block}```" in (ROOT / "README.md").read_text() for block in blocks)
+
+
+def test_the_readme_is_short():
+    assert (ROOT / "README.md").read_text().count("\n") <= 150
+
+
+MAP = (ROOT / "docs/architecture.md").read_text()
+
+
+def test_the_files_that_the_map_names_exist():
+    named = [path.strip("/") for path in re.findall(r"`([\w./]+(?:\.py|/))`", MAP)]
+    roots = ROOT, ROOT / "tests", ROOT / "src", ROOT / "src/dpfuse"
+    assert len(named) > 50
+    assert [path for path in named if not any((root / path).exists() for root in roots)] == []
+
+
+def test_the_map_shows_the_arrows_that_are_enforced():
+    rules = runpy.run_path(str(ROOT / "tests/test_architecture.py"))
+    section = MAP.partition("## Which way imports point")[2].partition("\n## ")[0]
+    shown = {}
+    for line in re.findall(r"^\| (`.*) \|$", section, re.M):
+        rooms, allowed = (set(re.findall(r"`(\w+)`", cell)) for cell in line.split(" | "))
+        shown |= {room: allowed for room in rooms}
+    shown.pop("cli")
+    base = rules["BASE"] | {"gym", "cli", "__init__"}
+    assert shown == {room: allowed - base for room, allowed in rules["ALLOWED"].items() if room not in base}
+
+
 def shown_commands(page: Path) -> list[str]:
     """The commands in the code blocks of a page, with lines that go on joined."""
     blocks = re.findall(r"^```(?:sh|console)\n(.*?)^```$", page.read_text(), re.S | re.M)
