@@ -1,3 +1,5 @@
+"""The simulated freeway: traffic like that of US-101, no collisions, and recordings that agree with it."""
+
 from __future__ import annotations
 
 import itertools
@@ -7,14 +9,14 @@ import numpy as np
 import pytest
 
 from dpfuse._slots import assign_slots
-from dpfuse.systems import freeway as module
-from dpfuse.systems.freeway import Freeway, _drive, simulate, watch
+from dpfuse.systems.freeway import Freeway, recording, simulate, watch
+from dpfuse.systems.freeway.car_following import drive
 from dpfuse.types import NOBODY, Trajectories
 
 
 @pytest.fixture(scope="module")
 def morning() -> Trajectories:
-    """Eight times the 45 minutes of the recording."""
+    """Eight runs of the 45 minutes of the recording."""
     return simulate(num_runs=8, interval_s=1.5, seed=0)
 
 
@@ -29,7 +31,7 @@ def autocorrelation(density: np.ndarray, lag: int) -> float:
     return float((deviation[:, lag:] * deviation[:, :-lag]).mean() / np.square(deviation).mean())
 
 
-def test_traffic_is_that_of_us_101(morning: Trajectories) -> None:
+def test_density_speed_and_correlation_are_those_of_us101(morning: Trajectories) -> None:
     # The field measured on x = 120 to 520 m, 07:50 to 08:35: see "figures to calibrate a simulator to" in the
     # README of the data.
     density = morning.state[..., 0].astype(np.float64)
@@ -42,7 +44,7 @@ def test_traffic_is_that_of_us_101(morning: Trajectories) -> None:
     assert speed.mean(dtype=np.float64) == pytest.approx(9.3, rel=0.1)
 
 
-def test_calibration_notices_another_road() -> None:
+def test_the_calibration_check_fails_for_calm_traffic() -> None:
     calm = simulate(Freeway(wave_depth=0.2), num_runs=8, duration_s=600, interval_s=1.5)
     assert calm.state.std() < 45.7 * 0.85
 
@@ -68,7 +70,7 @@ def test_waves_travel_upstream(morning: Trajectories) -> None:
     assert products[best] > 0.8 * upstream.std() * downstream.std()
 
 
-def test_waves_are_deep(morning: Trajectories) -> None:
+def test_waves_nearly_stop_the_traffic(morning: Trajectories) -> None:
     density = morning.state[..., 0]
     speed = morning.measurements[..., 1].sum(-1) / morning.present.sum(-1)
     assert (density.max(1) > 300).all() and (density.min(1) < 200).all()
@@ -76,17 +78,17 @@ def test_waves_are_deep(morning: Trajectories) -> None:
     assert 11 < speed[(density > 180) & (density < 210)].mean() < 13
 
 
-def test_nobody_collides_or_backs_up() -> None:
+def test_vehicles_never_collide_or_drive_backwards() -> None:
     rough = [Freeway(), Freeway().randomised(3, 0.5), Freeway(noise_mps2=2.0, driver_spread=0.3)]
-    for traffic in _drive(rough, num_steps=1500, steps_each=1, seed=[0]):
+    for traffic in drive(rough, num_steps=1500, steps_each=1, seed=[0]):
         assert traffic.gaps().min() > 0
         assert traffic.speed.min() >= 0
         assert (traffic.position[1:].min(0) < 0).all()  # the queue reaches past the start of the road
 
 
-def test_acceleration_stays_human() -> None:
+def test_accelerations_are_those_of_real_drivers() -> None:
     before = None
-    for traffic in _drive([Freeway()], num_steps=1000, steps_each=1, seed=[0]):
+    for traffic in drive([Freeway()], num_steps=1000, steps_each=1, seed=[0]):
         now = traffic.speed[1:].copy(), traffic.vehicle.copy()
         if before is not None:
             change = (now[0] - before[0])[now[1] == before[1]] / 0.1
@@ -94,14 +96,14 @@ def test_acceleration_stays_human() -> None:
         before = now
 
 
-def test_drivers_differ(minutes: Trajectories) -> None:
+def test_vehicles_of_all_lanes_drive_at_different_speeds(minutes: Trajectories) -> None:
     spread = [minutes.measurements[0, step, minutes.present[0, step], 1].std() for step in range(0, 1200, 100)]
     assert min(spread) > 0.3
     ids = minutes.sensors[0][minutes.present[0]]
     assert set(np.unique(ids % 5)) == {0, 1, 2, 3, 4}
 
 
-def test_recording_is_consistent(minutes: Trajectories) -> None:
+def test_positions_speeds_and_density_agree(minutes: Trajectories) -> None:
     present = minutes.present
     assert (present == (minutes.sensors != NOBODY)).all()
     np.testing.assert_allclose(minutes.state[..., 0], present.sum(-1) / 0.4)
@@ -113,7 +115,7 @@ def test_recording_is_consistent(minutes: Trajectories) -> None:
     assert minutes.num_slots == present.sum(-1).max()
 
 
-def test_lanes_are_in_order(minutes: Trajectories) -> None:
+def test_ids_grow_from_vehicle_to_follower_in_each_lane(minutes: Trajectories) -> None:
     for step in range(0, minutes.num_steps, 100):
         here = minutes.present[0, step]
         ids, position = minutes.sensors[0, step, here], minutes.measurements[0, step, here, 0]
@@ -123,20 +125,20 @@ def test_lanes_are_in_order(minutes: Trajectories) -> None:
             assert (np.diff(position[in_lane][order]) < -3).all()
 
 
-def test_slots_hold_each_vehicle_once(minutes: Trajectories) -> None:
+def test_a_vehicle_keeps_its_slot_and_no_slot_is_wasted(minutes: Trajectories) -> None:
     again = minutes.compact()  # its constructor checks that vehicles keep their slots
     assert again.num_slots == minutes.num_slots
     fewer = minutes.sample_sensors(0.3, seed=0)
     assert 0.15 < fewer.present.sum() / minutes.present.sum() < 0.45
 
 
-def test_assign_slots_by_hand() -> None:
+def test_slots_are_assigned_first_free_first() -> None:
     entered, stay = np.array([0, 0, 2, 3, 4]), np.array([2, 10, 2, 3, 1])
     # 0 leaves before step 2, so 2 takes its slot until step 4, where 4 does; 3 finds none free.
     assert assign_slots(entered, stay).tolist() == [0, 1, 0, 2, 0]
 
 
-def test_equal_seeds_give_equal_traffic() -> None:
+def test_traffic_depends_on_the_seed_only_not_on_runs_duration_or_interval() -> None:
     def record(**changes: float) -> Trajectories:
         return simulate(**{"num_runs": 2, "duration_s": 20, "interval_s": 0.5, "seed": 4, **changes})
 
@@ -161,7 +163,7 @@ def _speeds(trajectories: Trajectories, run: int, step: int) -> dict[int, float]
     return dict(zip(ids.tolist(), speed.tolist(), strict=True))
 
 
-def test_whole_road_has_the_same_traffic() -> None:
+def test_recording_the_whole_road_shows_the_same_traffic() -> None:
     freeway = Freeway()
     whole = replace(freeway, section_start_m=0, section_m=freeway.road_m)
     part, all_of_it = (simulate(each, duration_s=10, interval_s=1.0) for each in (freeway, whole))
@@ -170,13 +172,13 @@ def test_whole_road_has_the_same_traffic() -> None:
     np.testing.assert_allclose(part.state[..., 0], inside.sum(-1) / 0.4)
 
 
-def test_freeways_may_differ_by_run() -> None:
+def test_each_run_may_have_a_freeway_of_its_own() -> None:
     slow = Freeway(bottleneck_speed_mps=6.0)
     both = simulate([Freeway(), slow], duration_s=300, interval_s=1.5)
     assert both.state[1].mean() > both.state[0].mean() + 50
 
 
-def test_randomised_freeways_flow() -> None:
+def test_randomised_freeways_neither_jam_nor_flow_freely() -> None:
     freeways = [Freeway().randomised(seed) for seed in range(8)]
     assert freeways[0] == Freeway().randomised(0) and len(set(freeways)) == 8
     assert all(each.road_m == Freeway().road_m and each.num_lanes == 5 for each in freeways)
@@ -187,7 +189,7 @@ def test_randomised_freeways_flow() -> None:
     assert speed.min() > 4 and speed.max() < 20
 
 
-def test_randomised_stays_within_what_is_allowed() -> None:
+def test_randomised_parameters_stay_within_their_limits() -> None:
     for seed in range(200):
         Freeway().randomised(seed, spread=0.5)
 
@@ -203,7 +205,7 @@ def test_randomised_stays_within_what_is_allowed() -> None:
         ({"desired_speed_mps": 10.0}, "bottleneck_speed_mps must be below desired_speed_mps, 10.0"),
     ],
 )
-def test_freeway_says_what_is_wrong(changes: dict[str, float], message: str) -> None:
+def test_a_wrong_parameter_of_a_freeway_is_named(changes: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Freeway(**changes)
 
@@ -220,22 +222,22 @@ def test_freeway_says_what_is_wrong(changes: dict[str, float], message: str) -> 
         ({"freeway": [Freeway(), Freeway(road_m=800.0)]}, ValueError, "freeway must have one road_m"),
     ],
 )
-def test_simulate_says_what_is_wrong(arguments: dict[str, object], error: type[Exception], message: str) -> None:
+def test_a_wrong_argument_is_named(arguments: dict[str, object], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         simulate(**arguments)
 
 
-def test_randomised_says_what_is_wrong() -> None:
+def test_a_spread_that_is_too_large_is_refused() -> None:
     with pytest.raises(ValueError, match="spread must be at most 0.5, got 0.6"):
         Freeway().randomised(0, spread=0.6)
 
 
-class TestWithoutAnEnd:
+class TestWatch:
     @pytest.fixture(autouse=True)
     def short_legs(self, monkeypatch) -> None:
-        monkeypatch.setattr(module, "_LEG_S", 30.0)
+        monkeypatch.setattr(recording, "_LEG_S", 30.0)
 
-    def test_it_begins_as_the_recording_does(self) -> None:
+    def test_it_starts_with_the_traffic_of_simulate(self) -> None:
         recorded = simulate(duration_s=30, seed=3)
         for step, moment in enumerate(itertools.islice(watch(seed=3), recorded.num_steps)):
             there = recorded.present[0, step]
@@ -244,8 +246,8 @@ class TestWithoutAnEnd:
             np.testing.assert_array_equal(moment.measurements[by_id], recorded.measurements[0, step][there][order])
             np.testing.assert_array_equal(moment.state, recorded.state[0, step])
 
-    def test_pieces_join(self) -> None:
-        """Across three joins nobody jumps, and nobody who left comes back."""
+    def test_vehicles_drive_on_where_new_drivers_are_drawn(self) -> None:
+        """Across three joins no vehicle jumps, and no vehicle that left returns."""
         left: set[int] = set()
         before: dict[int, tuple[float, float]] = {}
         for moment in itertools.islice(watch(seed=4), 600):
@@ -258,7 +260,7 @@ class TestWithoutAnEnd:
             assert not left & now.keys()
             before = now
 
-    def test_later_pieces_are_new_traffic(self) -> None:
+    def test_each_leg_has_new_traffic(self) -> None:
         moments = list(itertools.islice(watch(seed=5), 450))
         first, second, third = ([moments[at].state[0] for at in range(150 * leg, 150 * leg + 150)] for leg in range(3))
         assert first != second != third

@@ -1,3 +1,5 @@
+"""Linear-Gaussian and hidden Markov systems: their recordings follow their equations."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -37,7 +39,7 @@ def machine(**changes: Any) -> HiddenMarkov:
     return HiddenMarkov(**{**settings, **changes})
 
 
-def test_systems_lists_its_public_names() -> None:
+def test_the_package_lists_its_public_names() -> None:
     public = {name for name in vars(dpfuse.systems) if not name.startswith("_")}
     assert set(dpfuse.systems.__all__) == public
 
@@ -49,7 +51,7 @@ def assert_covariance(samples: np.ndarray, covariance: np.ndarray) -> None:
     assert (np.abs(samples.T @ samples / len(samples) - covariance) < FIVE * error).all()
 
 
-def test_linear_gaussian_follows_its_equations() -> None:
+def test_linear_gaussian_runs_follow_the_equations() -> None:
     system = oscillator()
     runs = linear_gaussian.simulate(system, num_runs=4000, num_steps=6, seed=0)
     x, y = runs.state.astype(np.float64), runs.measurements.astype(np.float64)
@@ -60,20 +62,20 @@ def test_linear_gaussian_follows_its_equations() -> None:
     assert_covariance(noise.reshape(-1, 3), np.diag(system.measurement_noise[:, 0, 0]))
 
 
-def test_noise_of_a_sensor_with_two_outputs_is_correlated() -> None:
+def test_the_noise_of_a_sensor_with_two_channels_has_its_covariance() -> None:
     noise = np.array([[1.0, 0.8], [0.8, 1.0]])
     system = oscillator(measurement=np.stack([np.eye(2)] * 3), measurement_noise=noise)
     runs = linear_gaussian.simulate(system, num_runs=2000, num_steps=2, seed=1)
     assert_covariance((runs.measurements - runs.state[:, :, None]).reshape(-1, 2).astype(np.float64), noise)
 
 
-def test_the_covariance_check_notices_a_wrong_scale() -> None:
+def test_the_covariance_check_fails_for_a_wrong_scale() -> None:
     samples = np.random.default_rng(0).standard_normal((4000, 2))
     with pytest.raises(AssertionError):
         assert_covariance(samples, 1.33**2 * np.eye(2))
 
 
-def test_random_walk() -> None:
+def test_the_variance_of_a_random_walk_grows_with_its_steps() -> None:
     system = LinearGaussian.random_walk(process_noise=0.5, initial_variance=2.0, num_sensors=3, measurement_noise=0.1)
     runs = linear_gaussian.simulate(system, num_runs=4000, num_steps=5, seed=2)
     assert runs.measurements.shape == (4000, 5, 3, 1)
@@ -97,12 +99,12 @@ def test_a_system_without_noise_is_allowed() -> None:
         ({"initial_mean": [np.nan, 0]}, "initial_mean must be finite"),
     ],
 )
-def test_linear_gaussian_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_linear_gaussian_system_is_refused_by_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         oscillator(**changes)
 
 
-def test_hidden_markov_follows_its_probabilities() -> None:
+def test_hidden_markov_runs_follow_the_probabilities() -> None:
     system = machine()
     runs = hidden_markov.simulate(system, num_runs=3000, num_steps=10, seed=0)
     x, y = runs.state[..., 0].astype(int), runs.measurements[..., 0]
@@ -110,8 +112,8 @@ def test_hidden_markov_follows_its_probabilities() -> None:
     assert_frequencies(x[:, 0], system.initial)
     for state in range(3):
         assert_frequencies(x[:, 1:][x[:, :-1] == state], system.transition[state])
-        says_one = system.sensor_probabilities[state, 0]
-        assert_frequencies(y[x == state].ravel().astype(int), np.array([1 - says_one, says_one]))
+        measures_one = system.sensor_probabilities[state, 0]
+        assert_frequencies(y[x == state].ravel().astype(int), np.array([1 - measures_one, measures_one]))
 
 
 def assert_frequencies(draws: np.ndarray, probabilities: np.ndarray) -> None:
@@ -120,7 +122,7 @@ def assert_frequencies(draws: np.ndarray, probabilities: np.ndarray) -> None:
     assert (np.abs(share - probabilities) <= FIVE * error).all()
 
 
-def test_sensors_may_differ() -> None:
+def test_each_sensor_may_have_probabilities_of_its_own() -> None:
     system = machine(sensor_probabilities=[[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]], num_sensors=None)
     runs = hidden_markov.simulate(system, num_runs=5, num_steps=20, seed=0)
     in_last = runs.state[..., 0] == 2
@@ -140,13 +142,13 @@ def test_sensors_may_differ() -> None:
         ({"num_sensors": None}, "num_sensors must be given"),
     ],
 )
-def test_hidden_markov_says_what_is_wrong(changes: dict[str, Any], message: str) -> None:
+def test_a_wrong_hidden_markov_system_is_refused_by_field(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         machine(**changes)
 
 
 @pytest.mark.parametrize(("module", "make"), [(linear_gaussian, oscillator), (hidden_markov, machine)])
-def test_seeds_decide(module: Any, make: Any) -> None:
+def test_equal_seeds_give_equal_runs(module: Any, make: Any) -> None:
     def run(seed: int) -> np.ndarray:
         return module.simulate(make(), num_runs=2, num_steps=30, seed=seed).measurements
 

@@ -1,4 +1,4 @@
-"""Where trajectories come from: each module has a description of a system and a `simulate` that runs it."""
+"""Simulated systems. Each module has a class that describes a system and a function `simulate` that runs it."""
 
 from dpfuse.systems import freeway, hidden_markov, linear_gaussian
 from dpfuse.systems.freeway import Freeway

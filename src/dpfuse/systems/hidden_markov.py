@@ -1,7 +1,7 @@
 """Finite hidden Markov systems with binary sensors.
 
-x_1 ~ initial, x_{k+1} ~ transition[x_k], and sensor i says 1 with probability sensor_probabilities[x_k, i], each
-sensor and step independently given the states.
+x_1 ~ initial, x_{k+1} ~ transition[x_k], and sensor i measures 1 with probability sensor_probabilities[x_k, i]. Given
+the states, sensors and steps are independent.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from dpfuse.types import Trajectories
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HiddenMarkov:
-    """A Markov chain on states 0 to S - 1, seen by binary sensors; kept as float64 arrays of the full shape.
+    """A Markov chain on states 0 to S - 1, measured by binary sensors. Arrays are stored as float64 in full shape.
 
     Attributes:
-        transition: shape (S, S), the row of a state holds the probabilities of the next one.
-        sensor_probabilities: probability that a sensor says 1 in each state, shape (S, m), or (S,) if all sensors
-            are alike.
+        transition: shape (S, S); row x holds the probabilities of the state after x.
+        sensor_probabilities: the probability that a sensor measures 1 in each state, shape (S, m), or shape (S,) if it
+            is the same for all sensors.
         initial: probabilities of the first state, shape (S,).
-        num_sensors: m, needed where the sensors are alike.
+        num_sensors: m, required if `sensor_probabilities` has shape (S,).
     """
 
     transition: Floats
@@ -66,12 +66,12 @@ class HiddenMarkov:
 
 
 def simulate(system: HiddenMarkov, *, num_runs: int, num_steps: int, seed: int) -> Trajectories:
-    """Independent runs: `state` (N, K, 1) is the number of the state, `measurements` (N, K, m, 1) are 0 or 1."""
+    """Independent runs. `state` (N, K, 1) is the number of the state, `measurements` (N, K, m, 1) are 0 or 1."""
     _check.is_count("num_runs", num_runs)
     _check.is_count("num_steps", num_steps)
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
     uniform = rng.random((num_steps, num_runs, 1))
-    # The number of cumulative probabilities passed is a draw; the last one is 1 but for rounding, so left out.
+    # The number of cumulative probabilities that a uniform number passes is a draw. The last one is 1: it is left out.
     initial, transition = np.cumsum(system.initial)[:-1], np.cumsum(system.transition, axis=1)[:, :-1]
     x = np.empty((num_runs, num_steps), np.int64)
     x[:, 0] = (uniform[0] >= initial).sum(1)

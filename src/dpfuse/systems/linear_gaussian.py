@@ -1,4 +1,4 @@
-"""Linear systems with Gaussian noise, the case in which the Kalman filter is optimal.
+"""Linear systems with Gaussian noise, for which the Kalman filter is optimal.
 
 x_1 ~ N(initial_mean, initial_covariance),  x_{k+1} = A x_k + w_k,  w_k ~ N(0, Q), and sensor i measures
 y_k(i) = H_i x_k + v_k(i),  v_k(i) ~ N(0, R_i), all noises independent.
@@ -18,13 +18,13 @@ from dpfuse.types import Trajectories
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LinearGaussian:
-    """A linear system with m sensors; what is given is kept as float64 arrays of the full shape.
+    """A linear system with m sensors. Arrays are stored as float64 in full shape.
 
     Attributes:
         transition: A, shape (n_x, n_x).
         process_noise: Q, covariance of shape (n_x, n_x).
         measurement: H, shape (m, n_y, n_x).
-        measurement_noise: R, covariances of shape (m, n_y, n_y), or (n_y, n_y) if all sensors have the same.
+        measurement_noise: R, covariances of shape (m, n_y, n_y), or (n_y, n_y) if it is the same for all sensors.
         initial_mean: shape (n_x,).
         initial_covariance: shape (n_x, n_x).
     """
@@ -67,7 +67,7 @@ class LinearGaussian:
         num_sensors: int = 20,
         measurement_noise: float = 1.0,
     ) -> LinearGaussian:
-        """A number that wanders, x_{k+1} = x_k + w_k, seen by sensors of equal accuracy; noises are variances."""
+        """A random walk x_{k+1} = x_k + w_k, measured by sensors of equal accuracy. The noises are variances."""
         return cls(
             transition=np.eye(1),
             process_noise=np.array([[process_noise]]),
@@ -79,7 +79,7 @@ class LinearGaussian:
 
 
 def simulate(system: LinearGaussian, *, num_runs: int, num_steps: int, seed: int) -> Trajectories:
-    """Independent runs: `state` is x of shape (N, K, n_x), `measurements` are y of shape (N, K, m, n_y)."""
+    """Independent runs. `state` is x of shape (N, K, n_x), `measurements` are y of shape (N, K, m, n_y)."""
     _check.is_count("num_runs", num_runs)
     _check.is_count("num_steps", num_steps)
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
