@@ -15,8 +15,10 @@ from typing import Any
 
 import dpfuse
 from dpfuse import optimal
-from dpfuse.optimal.figures import SPENDING, plot_gaps
 from dpfuse.systems import hidden_markov
+from experiments.optimality.crosscheck import crosscheck
+from experiments.optimality.figures import plot_gaps
+from tools.experiment_quotes import SPENDING
 from tools.results import results_path, write_results
 
 # The presets of the structured release; `single` is for whole collections.
@@ -54,7 +56,7 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     solved_s = time.process_time() - started
     schedule = optimal.best_schedule(problem)
     simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
-    second = optimal.crosscheck(problem)
+    second = crosscheck(problem)
     learned = {}
     for spending in SPENDING:
         print(f"{name}: training {spending}", flush=True)

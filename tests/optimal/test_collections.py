@@ -19,7 +19,7 @@ FIVE = 5.0
 
 
 def single(**changes) -> optimal.Problem:
-    """One sensor, which shows the state itself unless told otherwise."""
+    """One sensor, which measures the state without error by default."""
     fields = {
         "transition": [[0.9, 0.1], [0.2, 0.8]],
         "sensor_probabilities": [0.0, 1.0],
@@ -59,8 +59,8 @@ def test_programmes_are_solved_as_another_solver_does():
 
 
 @jax.jit
-def best_release(options, belief, rest, says_one):
-    worth = _worth(options.shift, belief, rest, says_one)
+def best_release(options, belief, rest, measures_one):
+    worth = _worth(options.shift, belief, rest, measures_one)
     return best_cost(options, worth)[0], best_kernel(options, worth)
 
 
@@ -68,19 +68,19 @@ best_programme = jax.jit(lambda options, worth: best_cost(options, worth)[0])
 
 
 class TestOneLoss:
-    """One release at a given loss, with a concave worth of beliefs."""
+    """One release at a given loss, with a concave cost of beliefs."""
 
     ORDERS = (1.5, 2.0, 6.0)
 
-    SAYS_ONE = np.array([0.1, 0.8])
+    MEASURES_ONE = np.array([0.1, 0.8])
 
     def rest(self, belief):
-        """What a belief is worth: concave, with a kink."""
+        """The cost after a belief: concave, with a kink."""
         return belief * (1 - belief) + 0.3 * np.minimum(belief, 0.6 * (1 - belief))
 
     def cost(self, kernel, belief):
         """Of one release with this kernel, by Bayes' rule."""
-        likelihood = kernel @ np.stack([1 - self.SAYS_ONE, self.SAYS_ONE])
+        likelihood = kernel @ np.stack([1 - self.MEASURES_ONE, self.MEASURES_ONE])
         joint = likelihood * [1 - belief, belief]
         chance = joint.sum(axis=1)
         return float(chance @ self.rest(joint[:, 1] / chance))
@@ -88,12 +88,12 @@ class TestOneLoss:
     def best(self, loss, order, num_symbols, belief):
         options = jax.tree.map(lambda leaf: leaf[0], make_options(np.array([loss]), order, num_symbols))
         nodes = np.sin(np.linspace(0, np.pi / 2, 161)) ** 2
-        cost, kernel = best_release(options, belief, self.rest(nodes), self.SAYS_ONE)
+        cost, kernel = best_release(options, belief, self.rest(nodes), self.MEASURES_ONE)
         return float(cost), np.asarray(kernel)
 
     @pytest.mark.parametrize("order", ORDERS)
     def test_no_collection_on_any_alphabet_is_better_than_four_symbols(self, order):
-        """Random collections on 2 to 7 symbols, each drawn together until it costs the loss exactly."""
+        """Random collections on 2 to 7 symbols, each mixed until its loss is exact."""
         rng, loss = np.random.default_rng(3), 0.6
         with jax.enable_x64(True):
             for belief in (0.15, 0.5, 0.8):
@@ -127,7 +127,7 @@ class TestOneLoss:
                         assert best <= self.cost(kernel, belief)
 
     def test_more_than_two_symbols_can_be_better(self):
-        """Where doubt is worth the same over a wide range: tell rarely and then clearly, with a symbol for silence."""
+        """The cost is constant over many beliefs: the best release tells nothing most of the time, and rarely much."""
         nodes = np.sin(np.linspace(0, np.pi / 2, 161)) ** 2
         rest = np.minimum(np.minimum(nodes, 1 - nodes), 0.2)
         with jax.enable_x64(True):
@@ -138,15 +138,15 @@ class TestOneLoss:
                 costs.append(float(cost))
         assert costs[1] < 0.98 * costs[0]
         weight, ratio = np.asarray(kernel).mean(axis=1), np.divide(*np.asarray(kernel).T)
-        assert ((weight > 0.1) & (np.abs(ratio - 1) < 0.01)).any()  # the symbol that says nothing
+        assert ((weight > 0.1) & (np.abs(ratio - 1) < 0.01)).any()  # the symbol that tells nothing
 
     @pytest.mark.parametrize(
         ("cap", "loss", "known"),
         [(0.03, 0.6, 0.029806), (0.1, 0.05, 0.099849), (0.2, 0.6, 0.187976), (0.2, 1e-4, 0.199999)],
     )
     @pytest.mark.parametrize("belief", [0.3, 0.5])
-    def test_symbols_lie_as_far_out_as_is_worth_it(self, cap, loss, known, belief):
-        """Where only near certainty is worth anything; against thousands of likelihood ratios and another solver."""
+    def test_symbols_reach_the_likelihood_ratios_of_a_finer_solver(self, cap, loss, known, belief):
+        """The cost falls only near certainty. The reference uses thousands of likelihood ratios and another solver."""
 
         def worth(t):
             zero, one = (1 - belief) * (1 - t), belief * (1 + t)
@@ -164,7 +164,7 @@ class TestOneLoss:
                 costs.append(float(best_programme(options, jnp.asarray(worth(np.asarray(options.shift))))))
         if belief == 0.5:
             assert reference == pytest.approx(known, abs=1e-6)
-        # What the release gains, which may be little; half the nodes can gain no more, nor lose much of it.
+        # The gain of the release may be small. Half as many nodes gain no more, and lose little.
         gain, gains = worth(0.0) - reference, worth(0.0) - np.array(costs)
         np.testing.assert_allclose(gains, gain, rtol=0.05)
         assert gains[0] == pytest.approx(gain, rel=0.02)
@@ -246,15 +246,15 @@ class TestSolveGeneral:
             (single(), {"num_beliefs": 40}, "num_beliefs must be odd, got 40"),
         ],
     )
-    def test_says_what_is_wrong(self, problem, options, message):
+    def test_a_wrong_argument_is_named(self, problem, options, message):
         with pytest.raises(ValueError, match=message):
             optimal.solve_general(problem, **options)
 
 
 class TestMemory:
-    """Which collections are enough."""
+    """Which collections suffice."""
 
-    def test_where_the_sensor_shows_the_state_its_past_can_be_averaged_out(self):
+    def test_the_past_of_a_sensor_without_error_can_be_averaged_out(self):
         """Same joint law of state and releases, no greater loss, for random collections that read all of the past."""
         rng, problem = np.random.default_rng(5), single()
         emission = np.eye(2)
@@ -272,7 +272,7 @@ class TestMemory:
                 assert renyi_divergences(averaged.T, 2.0).max() <= renyi_divergences(np.array(pairs), 2.0).max() + 1e-12
                 belief = update_belief(belief, collection[:, int(rng.integers(3))], problem.transition, emission)
 
-    def test_the_past_of_a_sensor_that_errs_is_worth_something(self):
+    def test_the_past_of_a_sensor_that_errs_improves_the_estimate(self):
         """All budget at the last of three steps: randomised response on the majority beats that on the last value."""
         problem = single(transition=[[0.98, 0.02], [0.02, 0.98]], sensor_probabilities=[0.25, 0.75], prior=[0.5, 0.5])
         emission = np.array([[0.75, 0.25], [0.25, 0.75]])

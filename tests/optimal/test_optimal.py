@@ -24,6 +24,7 @@ from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.simulation import next_belief, posterior
 from dpfuse.policy import Constants, Design, make_policy
 from dpfuse.systems import hidden_markov
+from experiments.optimality.crosscheck import crosscheck
 from support.belief import first_belief, posterior_of_state, update_belief
 from support.designs import make_guarantee, make_structure
 
@@ -65,7 +66,7 @@ class TestBelief:
         transition = rng.dirichlet(np.ones(self.NUM_STATES), self.NUM_STATES)
         emission = rng.dirichlet(np.ones(self.NUM_VALUES), self.NUM_STATES)
         prior = rng.dirichlet(np.ones(self.NUM_STATES))
-        # One distribution of Z_k for each history y^k and each past z^{k-1}: a collection that forgets nothing.
+        # One distribution of Z_k for each history y^k and each past z^{k-1}: collections that read the whole past.
         collections = [
             rng.dirichlet(np.ones(self.NUM_SYMBOLS), (self.NUM_SYMBOLS,) * k + (self.NUM_VALUES,) * (k + 1))
             for k in range(self.STEPS)
@@ -97,7 +98,7 @@ class TestBelief:
         assert np.abs(belief - first_belief(prior, emission).mean()).max() > 1e-3  # it has moved
 
     def test_for_memoryless_releases_one_number_is_enough(self):
-        """The belief over all histories of counts, summed up, is the solver's belief about the state."""
+        """The belief over all histories of counts, summed over histories, is the solver's belief about the state."""
         problem, rng = small(), np.random.default_rng(1)
         emission = problem.count_probabilities
         counts, belief, b = np.arange(7), first_belief(problem.prior, emission), problem.prior[1:]
@@ -132,8 +133,8 @@ class TestSolve:
         solution = optimal.solve(problem, num_beliefs=41, num_budgets=31)
         g, b = np.sqrt(2 * problem.budget / 3.0), problem.prior[1]
 
-        def density(z: float, says_one: float) -> float:
-            return float(binom.pmf(np.arange(7), 6, says_one) @ norm.pdf(z - g * np.arange(7)))
+        def density(z: float, measures_one: float) -> float:
+            return float(binom.pmf(np.arange(7), 6, measures_one) @ norm.pdf(z - g * np.arange(7)))
 
         def integrand(z: float) -> float:
             zero, one = (1 - b) * density(z, 0.2), b * density(z, 0.9)
@@ -150,7 +151,7 @@ class TestSolve:
         np.testing.assert_allclose(solved.cost_to_go[0, 0], cost, atol=1e-4)
 
     def test_a_second_discretisation_agrees(self, solved):
-        second = optimal.crosscheck(solved.problem, num_quanta=40, num_beliefs=121)
+        second = crosscheck(solved.problem, num_quanta=40, num_beliefs=121)
         assert second == pytest.approx(solved.value, rel=0.01)
         assert solved.discretisation_error < 0.002 and solved.largest_difference < 0.002
 
@@ -163,8 +164,8 @@ class TestSolve:
         squared = ((runs.state - runs.belief) ** 2).sum(axis=1) - runs.costs
         assert abs(squared.mean()) < FIVE * squared.std() / np.sqrt(len(squared))
 
-    def test_the_simulation_notices_a_wrong_filter(self, solved):
-        """Negative control: beliefs that take each release for twice as strong are caught by the squared error."""
+    def test_the_squared_error_check_fails_for_a_wrong_filter(self, solved):
+        """Negative control: beliefs that give each release twice its weight fail the check by the squared error."""
         runs = solved.simulate(num_runs=20_000, seed=1)
         odds = (runs.belief / (1 - runs.belief)) ** 2
         belief = odds / (1 + odds)
@@ -175,7 +176,7 @@ class TestSolve:
         value = solved.cost_to_go
         assert np.diff(value, axis=1).max() < 1e-5
         slopes = np.diff(value, axis=2) / np.diff(solved.beliefs)
-        middle = np.diff(slopes, axis=2)[:, :, 4:-4]  # near 0 and 1 nodes are so close that rounding has the say
+        middle = np.diff(slopes, axis=2)[:, :, 4:-4]  # near 0 and 1 the nodes are so close that rounding dominates
         assert middle.max() < 5e-3 * np.abs(slopes).max()
 
     def test_spending_is_between_nothing_and_all(self, solved):
@@ -185,7 +186,7 @@ class TestSolve:
     def test_double_precision_does_not_leak(self, solved):
         assert jnp.zeros(1).dtype == jnp.float32
 
-    def test_different_sensors_are_counted_right(self):
+    def test_counts_of_sensors_with_different_probabilities_are_exact(self):
         problem = small(sensor_probabilities=[[0.1, 0.5], [0.7, 0.9]], num_sensors=None)
         expected = [[0.9 * 0.5, 0.9 * 0.5 + 0.1 * 0.5, 0.1 * 0.5], [0.3 * 0.1, 0.3 * 0.9 + 0.7 * 0.1, 0.7 * 0.9]]
         np.testing.assert_allclose(problem.count_probabilities, expected)
@@ -202,7 +203,7 @@ class TestSchedule:
         assert abs(runs.value - schedule.value) < FIVE * runs.standard_error
 
     def test_no_exchange_between_two_steps_is_better(self, schedule):
-        """A minimum of its own, seen by simulation with the same runs: half of a step's loss given to another."""
+        """A local minimum: in simulations with the same runs, moving half of a step's loss to another never helps."""
         problem, best = schedule.problem, schedule.simulate(num_runs=20_000, seed=3).costs
         for k in range(problem.horizon):
             losses = schedule.losses.copy()
@@ -229,7 +230,7 @@ class TestGap:
     def test_an_even_design_spends_as_badly_as_the_solution_says(self, solved, schedule):
         gap = optimal.measure_gap(even_design(solved.problem), solved, num_runs=10_000)
         assert gap.spending == pytest.approx(schedule.even_value / solved.value - 1, abs=0.02)
-        assert gap.estimator > 0.1  # nobody taught it
+        assert gap.estimator > 0.1  # it is untrained
         assert gap.ci95[0] < gap.total < gap.ci95[1]
         assert gap.total == pytest.approx(gap.spending + gap.estimator)
         assert gap.most_spent <= solved.problem.budget
@@ -245,7 +246,7 @@ class TestGap:
             ({"num_channels": 2}, "got total accounting and charge factor 2"),
         ],
     )
-    def test_a_design_that_is_charged_otherwise_is_refused(self, solved, design, got):
+    def test_a_design_with_another_charge_is_refused(self, solved, design, got):
         with pytest.raises(ValueError, match=f"design must have total accounting and charge factor 1 .*{got}"):
             optimal.measure_gap(even_design(solved.problem, **design), solved)
 
@@ -265,15 +266,15 @@ class TestProblem:
             ({"prior": [0.6, 0.6]}, "prior must add up to 1"),
         ],
     )
-    def test_says_what_is_wrong(self, changes, message):
+    def test_a_wrong_field_is_named(self, changes, message):
         with pytest.raises(ValueError, match=message):
             small(**changes)
 
-    def test_grids_must_have_a_coarser_one(self):
+    def test_an_even_number_of_nodes_is_refused(self):
         with pytest.raises(ValueError, match="num_beliefs must be odd, got 40"):
             optimal.solve(small(), num_beliefs=40)
 
-    def test_comes_from_a_file(self, tmp_path):
+    def test_a_problem_is_read_from_a_toml_file(self, tmp_path):
         fields = small().to_dict()
         path = tmp_path / "mine.toml"
         path.write_text("\n".join(f"{name} = {json.dumps(value)}" for name, value in fields.items()))
@@ -296,7 +297,7 @@ class TestCommand:
         grid = ["--beliefs", "31", "--budgets", "11", "--runs", "2000"]
         return lambda *arguments: CliRunner().invoke(app, ["optimal", *arguments, *grid])
 
-    def test_solves_a_file_and_draws(self, run, tmp_path):
+    def test_it_solves_a_file_and_draws_two_figures(self, run, tmp_path):
         result = run("mine.toml", "--figures", "drawn", "--json")
         assert result.exit_code == 0, result.output
         answer = json.loads(result.stdout)
@@ -306,7 +307,7 @@ class TestCommand:
         assert [Path(path).name for path in answer["figures"]] == ["solution.png", "path.png"]
         assert all((tmp_path / path).stat().st_size > 5000 for path in answer["figures"])
 
-    def test_general_form_in_words(self, run):
+    def test_the_general_form_is_reported_in_words(self, run):
         result = run("mine.toml", "--form", "general", "--symbols", "2")
         assert result.exit_code == 0, result.output
         assert "optimal with 2 symbols" in result.stdout and "simulated" in result.stdout
@@ -323,7 +324,7 @@ def test_presets_agree_with_the_second_discretisation_and_simulation_in_time(nam
     began = time.process_time()
     solution = optimal.solve(problem)
     assert time.process_time() - began < 30  # of both cores together, whatever else the machine does
-    assert optimal.crosscheck(problem) == pytest.approx(solution.value, rel=0.01)
+    assert crosscheck(problem) == pytest.approx(solution.value, rel=0.01)
     runs = solution.simulate(num_runs=100_000, seed=1)
     assert abs(runs.value - solution.value) < FIVE * runs.standard_error and runs.standard_error < 0.002 * runs.value
     assert solution.discretisation_error < 0.001

@@ -1,6 +1,5 @@
 """Theorem 1 on finite systems: the least cost that any spending rule can reach, and the rule that reaches it."""
 
-from dpfuse.optimal.crosscheck import crosscheck
 from dpfuse.optimal.gap import Gap, measure_gap
 from dpfuse.optimal.gaussian import solve
 from dpfuse.optimal.general import GeneralSolution, solve_general
@@ -18,7 +17,6 @@ __all__ = [
     "Simulation",
     "Solution",
     "best_schedule",
-    "crosscheck",
     "measure_gap",
     "simulate",
     "solve",

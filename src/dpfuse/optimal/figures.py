@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +12,6 @@ from dpfuse.optimal.solution import Solution
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-SPENDING = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
-"""What the policies of designs are called where they are solved."""
 
 _BLUE, _ORANGE, _GREEN = "#0072B2", "#E69F00", "#009E73"
 _RUNS_TO_CHOOSE_FROM = 200
@@ -75,29 +71,4 @@ def plot_path(solution: Solution | GeneralSolution, *, seed: int = 0) -> Figure:
     for axis in (above, below):
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    return figure
-
-
-def plot_gaps(presets: Mapping[str, Mapping[str, Any]]) -> Figure:
-    """How far each way to spend is from the optimum, solved and learned, a panel for each problem.
-
-    Args:
-        presets: for each problem, `solved`: the cost by policy, and `learned`: the fields of `Gap` by policy.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(3 * max(2, len(presets)), 3.4), layout="constrained")
-    axes = figure.subplots(1, len(presets), squeeze=False)[0]
-    places = np.arange(len(SPENDING))
-    for axis, (name, preset) in zip(axes, presets.items(), strict=True):
-        solved = np.array([preset["solved"][policy] for policy in SPENDING]) / preset["solved"]["adaptive"] - 1
-        learned = [preset["learned"][policy] for policy in SPENDING]
-        margins = [(own["ci95"][1] - own["ci95"][0]) / 2 for own in learned]
-        axis.bar(places - 0.2, 100 * solved, 0.36, color="0.75", label="solved")
-        heights = 100 * np.array([own["total"] for own in learned])
-        axis.bar(places + 0.2, heights, 0.36, yerr=100 * np.array(margins), capsize=3, color=_BLUE, label="learned")
-        axis.set(title=name, xticks=places, xticklabels=SPENDING.values())
-        axis.spines[["top", "right"]].set_visible(False)
-    axes[0].set_ylabel("squared error over the optimum [%]")
-    axes[0].legend(frameon=False)
     return figure

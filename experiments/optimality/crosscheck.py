@@ -1,9 +1,9 @@
-"""The value of the structured release once more, by other means: an independent check of `dpfuse.optimal.solve`.
+"""The value of the structured release by a second method: an independent check of `dpfuse.optimal.solve`.
 
-Nothing is shared but the problem. The budget comes in equal quanta of which a release takes a whole number, so that
-nothing is interpolated over budgets; beliefs are evenly spaced in their log-odds and interpolated linearly, which for a
-concave function errs to the low side, as quanta err to the high side; the noise is integrated by Gauss-Hermite
-quadrature around each count; and it is all NumPy.
+The two methods share the problem and nothing else. Here the budget is divided into equal quanta, and a release takes a
+whole number of them, so that no interpolation over budgets is needed; this makes the value too high. Beliefs are evenly
+spaced in their log-odds and interpolated linearly; the cost is concave, so this makes the value too low. The noise is
+integrated by Gauss-Hermite quadrature around each count. Everything is NumPy.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 241
     """J*_1 at the full budget and the prior.
 
     Args:
-        problem: what to solve.
+        problem: the problem to solve.
         num_quanta: parts of the budget.
         num_beliefs: nodes of belief.
-        num_points: of the quadrature around each count.
+        num_points: points of the quadrature around each count.
     """
     nodes = 1 / (1 + np.exp(-np.linspace(-_LARGEST_LOG_ODDS, _LARGEST_LOG_ODDS, num_beliefs)))
     spreads = np.stack(
@@ -41,13 +41,13 @@ def crosscheck(problem: Problem, *, num_quanta: int = 80, num_beliefs: int = 241
 
 
 def _spread(problem: Problem, nodes: Floats, loss: float, num_points: int) -> Floats:
-    """From each belief before a release of this loss, weights of the mean over beliefs after it."""
+    """For each belief before a release of this loss, the probability of each node as the belief after it."""
     weight = np.sqrt(2 * loss / problem.order)
     points, quadrature = np.polynomial.hermite_e.hermegauss(num_points)
     counts = problem.count_probabilities
     count = np.arange(counts.shape[1])
     release = (weight * count[:, None] + points).ravel()
-    # In each state, the chance of each point, and the density there up to a common factor.
+    # In each state, the probability of each point, and the density there up to a common factor.
     chance = (counts[:, :, None] * (quadrature / quadrature.sum())).reshape(2, -1)
     density = np.exp(-0.5 * (release[:, None] - weight * count) ** 2) @ counts.T
     spread = np.zeros((len(nodes), len(nodes)))
