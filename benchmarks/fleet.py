@@ -92,10 +92,10 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
             centre.waits.clear()
             log_bytes = os.path.getsize(Path(folder) / "fleet.db-wal") // 5
             with Ticker(centre, lambda published: None, INTERVAL_S, DELAY_S) as ticker:
-                while ticker.state == "running" and centre.now < first + num_steps:
+                while ticker.status == "running" and centre.now < first + num_steps:
                     step = centre.now
                     fleet.report(centre)
-                    while centre.now == step and ticker.state == "running":
+                    while centre.now == step and ticker.status == "running":
                         time.sleep(0.005)
                     time.sleep(INTERVAL_S / 2)  # what makes up the reports keeps out of the way of the tick
                     start = time.perf_counter()

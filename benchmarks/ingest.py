@@ -111,13 +111,13 @@ def run_counting_centre(folder: Path, mqtt: str) -> None:
             time.sleep(0.5)
 
     threading.Thread(target=tell, daemon=True).start()
-    listen = serve.Listen(port=0, mqtt=f"127.0.0.1:{mqtt}" if mqtt else None)
+    endpoints = serve.Endpoints(port=0, mqtt=f"127.0.0.1:{mqtt}" if mqtt else None)
+    options = serve.CentreOptions(streams=STREAMS, is_new=True, interval_s=INTERVAL_S)
     tokens = Tokens(SECRET)
     design = make_design("individual")
     serve.run_centre(
-        design, str(folder / "ledger"), tokens, listen, streams=STREAMS, is_new=True, interval_s=INTERVAL_S,
-        announce=lambda text: print(text, flush=True),
-    )  # fmt: skip
+        design, str(folder / "ledger"), tokens, endpoints, options, announce=lambda text: print(text, flush=True)
+    )
 
 
 @contextmanager

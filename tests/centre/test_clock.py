@@ -99,7 +99,7 @@ def run(clock, work=(), horizon=6, error=None, delay=DELAY, work_ahead_s=0.0):
     centre.work_ahead_s = work_ahead_s
     own = Ticker(centre, lambda many: published.append((round(clock.now - 1000, 9), many)), INTERVAL, delay)
     own._is_stopping = SleepingEvent(clock)
-    own.state = "running"
+    own.status = "running"
     own._run()
     return published, centre, own
 
@@ -112,7 +112,7 @@ class TestMoments:
     @pytest.mark.parametrize("work", [[], [0.03] * 6, [0.099, 0.0, 0.05, 0.001, 0.0999, 0.0]])
     def test_work_that_is_done_in_time_leaves_no_trace(self, clock, work):
         published, centre, own = run(clock, work)
-        assert published == on_time(6) and own.state == "over"
+        assert published == on_time(6) and own.status == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
 
     @pytest.mark.parametrize("work_ahead_s", [0.0, 0.03, 0.05, 0.09])
@@ -148,7 +148,7 @@ class TestMoments:
 
     def test_the_last_step_may_be_late_too(self, clock):
         published, _, own = run(clock, [0.0, 0.0, 0.45], horizon=3)
-        assert published == [(0.3, [1]), (0.5, [2]), (1.1, [3])] and own.state == "over"
+        assert published == [(0.3, [1]), (0.5, [2]), (1.1, [3])] and own.status == "over"
 
     @pytest.mark.parametrize("work", [0.100001, 0.12, 0.2, 0.299])
     def test_under_steady_lateness_every_other_step_leaves_an_interval_late(self, clock, work):
@@ -167,7 +167,7 @@ class TestMoments:
             clock.now = 1000.0
             work = rng.exponential(0.1, size=30) * rng.integers(0, 2, size=30)
             published, centre, own = run(clock, work.tolist(), horizon=30)
-            assert own.state == "over"
+            assert own.status == "over"
             assert all(round((at - DELAY) / INTERVAL, 6).is_integer() for at, _ in published)
             done = [step for _, many in published for step in many]
             assert sorted(done + centre.skipped) == list(range(1, 31)) and done == sorted(done)
@@ -223,7 +223,7 @@ class TestArrival:
                 own._is_stopping, clock.sleep = Waiting(clock), partial(finish, centre)
                 clock.now = 1000.0
                 own._run()
-                assert own.state == "over" and max(most, default=0) <= 5
+                assert own.status == "over" and max(most, default=0) <= 5
             return heard
 
         return run
@@ -274,7 +274,7 @@ class TestEnds:
         own = Ticker(centre, told.append, INTERVAL, DELAY, on_error=lambda error: told.append(str(error)))
         own._is_stopping = SleepingEvent(clock)
         own._run()
-        assert told == [[1], [2], "the disk is full"] and own.state == "failed"
+        assert told == [[1], [2], "the disk is full"] and own.status == "failed"
 
     def test_a_stop_ends_it_between_steps(self, clock):
         centre, published = StandIn(clock), []
@@ -287,13 +287,13 @@ class TestEnds:
         own = Ticker(centre, publish, INTERVAL, DELAY)
         own._is_stopping = SleepingEvent(clock)
         own._run()
-        assert published == [1, 2, 3] and own.state == "stopped"
+        assert published == [1, 2, 3] and own.status == "stopped"
 
     def test_a_centre_that_cannot_begin_releases_nothing(self, clock, monkeypatch):
         monkeypatch.setattr(StandIn, "warm_up", lambda self: self.no_device)
         told = []
         with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
-            assert own.state == "failed" and isinstance(told[0], AttributeError)
+            assert own.status == "failed" and isinstance(told[0], AttributeError)
 
     @pytest.mark.parametrize(("work", "moment"), [(0.05, 0.7), (0.15, 0.9)])
     def test_a_stop_in_the_middle_of_a_step_leaves_nothing_untold(self, clock, work, moment):
@@ -309,7 +309,7 @@ class TestEnds:
         own = Ticker(Stopping(clock, [0, 0, work]), lambda many: told.append((clock.now - 1000, many)), INTERVAL, DELAY)
         own._is_stopping = SleepingEvent(clock)
         own._run()
-        assert told[-1] == (pytest.approx(moment), [3]) and own.state == "stopped"
+        assert told[-1] == (pytest.approx(moment), [3]) and own.status == "stopped"
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -369,8 +369,8 @@ def test_in_real_time(real, monkeypatch):
     with Ticker(real, lambda many: published.append((time.monotonic(), many)), 0.1) as own:
         start = own._start_s
         wait_for(lambda: len(published) >= 4)
-        assert own.state == "running"
-    assert own.state == "stopped"
+        assert own.status == "running"
+    assert own.status == "stopped"
     for moment, many in published:
         assert all(moment >= start + 0.1 * (one.row.step - 1) + 0.05 for one in many)
     rows = [one.row for _, many in published for one in many]
@@ -382,7 +382,7 @@ def test_no_step_has_to_compile_anything(real, num_traces):
     real.receive("main", 1, 1, [0.5, 0.5])
     with own:
         own.join()
-    assert own.state == "stopped" and real.now > 1 and num_traces() == before
+    assert own.status == "stopped" and real.now > 1 and num_traces() == before
 
 
 def offsets(centre, num_pairs, seed, num_more=1):
@@ -399,7 +399,7 @@ def offsets(centre, num_pairs, seed, num_more=1):
     own = Ticker(centre, publish, 0.06, 0.055)
     with own:
         while len(pairs := in_pairs(left, has_more, own.interval_s)) < num_pairs:
-            assert len(has_more) < 10 * num_pairs and own.state == "running"
+            assert len(has_more) < 10 * num_pairs and own.status == "running"
             step = own.clock()["step"]
             has_more[step] = is_fuller = int(coin.integers(2))
             for number, is_full in ((step, is_fuller), (step + 1, 1 - is_fuller)):

@@ -37,6 +37,7 @@ from dpfuse.ledger.postgres_store import Address, Session
 from dpfuse.privacy import gdp_epsilon
 from dpfuse.public.hub import Hub
 from dpfuse.wire.http import make_app
+from dpfuse.wire.intake import Intake
 from dpfuse.wire.tokens import Tokens
 from support.designs import make_design
 from support.ledger_contract import (
@@ -703,7 +704,7 @@ def test_the_promise_of_one_centre_is_about_all_streams_of_the_ledger(place, acc
     with open_ledger(place.url, design, ["north"]) as ledger:
         centre = FusionCentre(design, ledger)
         hub = Hub({"north": 0}, lambda stream, start: iter(()))
-        app = make_app(centre, Watch(centre, hub), hub, Tokens(SECRET), design=design, page=False)
+        app = make_app(centre, Watch(centre, hub), hub, Intake(centre, Tokens(SECRET)))
         promise = call(app, "GET", "/v1/guarantee").json()
     assert (promise["streams"], promise["streams_in_ledger"]) == (["north"], 2)
     if accounting == "individual":

@@ -30,7 +30,7 @@ class TestHealth:
                 live.tick()
                 answer = live.get("/healthz")
                 assert answer.status_code == 200
-                assert answer.json() == {"status": "ok", "state": "running", "step": step, "steps_behind": 0}
+                assert answer.json() == {"health": "ok", "status": "running", "step": step, "steps_behind": 0}
 
     def test_one_that_falls_behind_is_late(self, tmp_path):
         with rig(tmp_path) as live:
@@ -40,22 +40,22 @@ class TestHealth:
                 while live.centre.now < 2 + num_behind:
                     live.centre.skip()
                 answer = live.get("/healthz")
-                assert (answer.status_code, answer.json()["status"]) == (code, status)
+                assert (answer.status_code, answer.json()["health"]) == (code, status)
                 assert answer.json()["steps_behind"] == num_behind
 
-    @pytest.mark.parametrize("state, code", [("over", 200), ("failed", 503), ("stopped", 503)])
-    def test_one_that_ticks_no_more_says_why(self, tmp_path, state, code):
+    @pytest.mark.parametrize("status, code", [("over", 200), ("failed", 503), ("stopped", 503)])
+    def test_one_that_ticks_no_more_says_why(self, tmp_path, status, code):
         with rig(tmp_path) as live:
             live.tick()
-            live.watch.state = state
+            live.watch.status = status
             answer = live.get("/healthz")
-            assert (answer.status_code, answer.json()["status"]) == (code, state)
+            assert (answer.status_code, answer.json()["health"]) == (code, status)
 
     def test_of_many_streams_the_slowest_counts(self, tmp_path):
         with rig(tmp_path, streams=("north", "south")) as live:
             live.tick()
             live.hub.publish([one for one in live.centre.tick() if one.row.stream == "north"])
-            assert live.get("/healthz").json() == {"status": "ok", "state": "running", "step": 1, "steps_behind": 1}
+            assert live.get("/healthz").json() == {"health": "ok", "status": "running", "step": 1, "steps_behind": 1}
 
 
 class TestMetrics:
@@ -70,15 +70,15 @@ class TestMetrics:
                 assert found["dpfuse_step", stream] == 3
                 assert found["dpfuse_releases_total", stream] == 2
                 assert found["dpfuse_skipped_steps_total", stream] == 1
-                assert found["dpfuse_fusion_weight", stream] == one.row.fusion_weight / GRID
+                assert found["dpfuse_fusion_weight", stream] == one.row.fusion_weight
                 assert found["dpfuse_loss", stream] == as_loss(2.0, one.row.cost)
-                assert found["dpfuse_budget_left", stream] == as_loss(2.0, one.row.budget_left)
+                assert found["dpfuse_loss_left", stream] == as_loss(2.0, one.row.budget_left)
                 assert found["dpfuse_estimate", ("coordinate", "1"), stream] == one.mean[0]
                 assert found["dpfuse_estimate_std", ("coordinate", "1"), stream] == one.std[0]
             assert found["dpfuse_budget",] == 1.5
             assert found["dpfuse_order",] == 2.0
-            assert found["dpfuse_ticker_state", ("state", "running")] == 1
-            assert found["dpfuse_ticker_state", ("state", "failed")] == 0
+            assert found["dpfuse_ticker_status", ("status", "running")] == 1
+            assert found["dpfuse_ticker_status", ("status", "failed")] == 0
 
     def test_what_sensors_have_left_is_not_among_them(self, tmp_path):
         with rig(tmp_path) as live:

@@ -23,6 +23,7 @@ from dpfuse.cli import app
 from dpfuse.errors import FileRefused, ReleaseRefused
 from dpfuse.privacy.release import Release
 from dpfuse.public.rows import Row, release_message, to_bytes
+from dpfuse.remote import client as client_module
 from dpfuse.remote import follower as follower_module
 from dpfuse.remote.follower import fetch_estimator, follow
 from support.designs import SOME_CASES, make_design, with_networks
@@ -31,11 +32,11 @@ NUM_STEPS = 6
 
 
 def releases_of(design, num_steps=NUM_STEPS, skipped=(), seed=0):
-    """What a centre with a ledger in memory publishes, as messages, and the estimates that it makes itself."""
+    """The rows that a centre with a ledger in memory publishes, and its own estimates."""
     rng = np.random.default_rng(seed)
     step = dpfuse.ExactStep(design, num_rows=4)
     carry, last = step.init(), bytes(32)
-    messages, estimates = [], []
+    rows, estimates = [], []
     for number in range(1, num_steps + 1):
         if number in skipped:
             nothing = Release(np.zeros(design.structure.dimension, np.int64), 0, None)
@@ -47,16 +48,17 @@ def releases_of(design, num_steps=NUM_STEPS, skipped=(), seed=0):
         left, cost = released.budget_left, None if released.budget_left is None else 7
         row = Row.after(last, "main", number, to_bytes(released), int(released.fusion_weight), cost, left)
         last = row.hash
-        messages.append(json.loads(release_message(row)))
+        rows.append(row)
         estimates.append((np.asarray(mean)[0], np.asarray(std)[0]))
-    return messages, estimates
+    return rows, estimates
 
 
 class Usual:
     """A design, what it released and what the centre made of it: compiled once for all tests."""
 
     def __init__(self, design, folder, **options):
-        self.messages, self.estimates = releases_of(design, **options)
+        self.rows, self.estimates = releases_of(design, **options)
+        self.messages = [json.loads(release_message(row)) for row in self.rows]
         self.path = folder / "e.estimator"
         design.export_estimator(self.path)
         self._estimator = dpfuse.RemoteEstimator.load(self.path)
@@ -183,6 +185,14 @@ class TestNumbers:
             if number in (4, 7):
                 centre.close()
         assert remote.last_step("main") == 8
+
+    def test_a_row_and_its_message_give_the_same_estimate(self, usual):
+        """The message holds the fields of `Row.to_dict()`, with the same names and units."""
+        for message, row in zip(usual.messages, usual.rows, strict=True):
+            assert message == row.to_dict()
+        by_row, by_message = usual.estimator(), usual.estimator()
+        for message, row in zip(usual.messages, usual.rows, strict=True):
+            assert by_row.update(row.to_dict()) == by_message.update(message) is not None
 
     def test_streams_do_not_meet(self, usual):
         alone, mixed = usual.estimator(), usual.estimator()
@@ -356,7 +366,7 @@ class TestFollowing:
         found = list(follow(centre.url, "main", usual.estimator(), tell=told.append))
         assert found == [remote.update(message) for message in usual.messages]
         assert centre.last_event_ids[0] == 0 and centre.last_event_ids[-1] == 6  # it went on where it was
-        assert any("is away (_TryAgain)" in line for line in told) and any("is back" in line for line in told)
+        assert any("is away (TryAgain)" in line for line in told) and any("is back" in line for line in told)
 
     def test_a_step_that_the_centre_skipped_is_no_gap(self, gappy, flaky):
         found = list(follow(flaky(gappy.messages).url, "main", gappy.estimator()))
@@ -377,7 +387,7 @@ class TestFollowing:
     def test_a_past_that_was_changed_is_reported(self, usual, flaky):
         """Step 3 is missing from what the centre has now, though step 4 was chained to it."""
         centre = flaky([message for message in usual.messages if message["step"] != 3])
-        with pytest.raises(ReleaseRefused, match="step 4 of stream 'main' does not follow from the one before it"):
+        with pytest.raises(ReleaseRefused, match="step 4 of stream 'main' does not follow from the release before it"):
             list(follow(centre.url, "main", usual.estimator()))
 
     @pytest.mark.parametrize(
@@ -410,6 +420,6 @@ class TestFollowing:
         ]
 
     def test_a_line_without_end_is_refused(self, usual, flaky, monkeypatch):
-        monkeypatch.setattr(follower_module, "_LONGEST_LINE", 3)
+        monkeypatch.setattr(client_module, "_MAX_LINE", 3)
         with pytest.raises(ReleaseRefused, match="must fit a line of 3 bytes"):
             list(follow(flaky(usual.messages).url, "main", usual.estimator()))

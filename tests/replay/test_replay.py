@@ -23,10 +23,12 @@ from typer.testing import CliRunner
 
 from dpfuse.cli import app
 from dpfuse.cli.replay import _is_chosen, make_scenes
+from dpfuse.remote.client import make_client
 from dpfuse.replay import player as player_module
 from dpfuse.replay import transports as transports_module
-from dpfuse.replay.player import Replay, Scene, Troubles, spoil
-from dpfuse.replay.transports import OverMQTT, Sent
+from dpfuse.replay.faults import Faults, make_garbage
+from dpfuse.replay.player import Replay, Scene, SceneSequence
+from dpfuse.replay.transports import OutgoingMessage, OverMQTT
 from dpfuse.types import Trajectories
 from dpfuse.wire.broker import write_broker
 from dpfuse.wire.tokens import Tokens
@@ -146,8 +148,9 @@ def scenes():
 
 def play(centre, seconds, **options):
     told = []
-    player = Replay(centre.url, scenes(), INTERVAL_S, Tokens(SECRET), tell=told.append, **options)
-    return player.run(seconds), told
+    with make_client(centre.url) as client:
+        player = Replay(client, SceneSequence(scenes(), INTERVAL_S), Tokens(SECRET), tell=told.append, **options)
+        return player.run(seconds), told
 
 
 def on_time(centre):
@@ -200,7 +203,7 @@ class TestPlaying:
         assert min(number for (number,) in second.truth.values()) >= max(n for (n,) in first.truth.values()) + 4
 
     def test_it_ends_with_a_design_that_ends(self, listen, monkeypatch):
-        monkeypatch.setattr(player_module, "_SET_WATCH_EVERY_S", 0.1)
+        monkeypatch.setattr(player_module, "_READ_CLOCK_EVERY_S", 0.1)
         tally, _ = play(listen(horizon=8), None)
         assert 8 <= tally.step <= 10  # it looks at the clock every other step
 
@@ -220,7 +223,7 @@ class TestPlaying:
             play(listen(), 9.0, speed=1.5)
 
     def test_tokens_of_another_secret(self, listen):
-        with pytest.raises(PermissionError, match="refuses these reports; are the tokens made with its own secret"):
+        with pytest.raises(PermissionError, match="refuses these reports; were the tokens made with its secret"):
             play(listen(secret=bytes(32)), 9.0)
 
     def test_what_is_no_centre(self, listen, monkeypatch):
@@ -231,14 +234,14 @@ class TestPlaying:
     def test_a_centre_without_replay_is_told_no_truth(self, listen):
         centre = listen(is_replay=False)
         _, told = play(centre, 0.6)
-        assert told == ["the centre does not ask for the truth: it runs without --replay"]
+        assert told == ["the centre does not take the truth: it runs without --replay"]
         assert len(centre.truth) == 1 and centre.reports
 
 
 class TestTroubles:
     def test_loss_duplicates_and_garbage_have_their_chances(self, listen):
         """Among 3 vehicles in 25 steps, fixed seed: neither none nor all."""
-        tally, _ = play(listen(interval_s=0.025), 0.6, troubles=Troubles(loss=0.3, duplicates=0.3, garbage=0.3, seed=1))
+        tally, _ = play(listen(interval_s=0.025), 0.6, faults=Faults(loss=0.3, duplicates=0.3, garbage=0.3, seed=1))
         asked = 3 * tally.num_steps
         assert tally.num_steps == 25
         assert tally.num_reports == asked - tally.num_lost + tally.num_doubled
@@ -247,22 +250,22 @@ class TestTroubles:
 
     def test_delay_makes_reports_late(self, listen):
         centre = listen()
-        play(centre, 0.8, troubles=Troubles(delay_s=8 * INTERVAL_S))
+        play(centre, 0.8, faults=Faults(delay_s=8 * INTERVAL_S))
         late = [report for now, report in centre.reports if report["step"] < now]
         assert len(late) > len(centre.reports) / 3
 
     def test_garbage_is_json_and_of_many_kinds(self):
         report = {"token": Tokens(SECRET).issue(3), "stream": "main", "step": 5, "values": [1.5, 2.5]}
         rng = np.random.default_rng(0)
-        kinds = {json.dumps(spoil(report, rng)) for _ in range(300)}
+        kinds = {json.dumps(make_garbage(report, rng)) for _ in range(300)}
         assert len(kinds) > 12 and json.dumps(report) not in kinds
 
     @pytest.mark.parametrize("name", ["loss", "duplicates", "garbage"])
     def test_chances_are_chances(self, name):
         with pytest.raises(ValueError, match=f"{name} must be from 0 to 1, got 1.5"):
-            Troubles(**{name: 1.5})
+            Faults(**{name: 1.5})
         with pytest.raises(ValueError, match="delay_s must be from 0 to 3600"):
-            Troubles(delay_s=-1)
+            Faults(delay_s=-1)
 
 
 def is_taken(port):
@@ -316,10 +319,12 @@ class TestOverMQTT:
         monkeypatch.setattr(player_module, "time", time)  # the broker has a clock of its own
         vehicles = OverMQTT("127.0.0.1", broker, "main")
         strangers = (scene._replace(sensors=scene.sensors + 1000) for scene in scenes())
-        player = Replay(listen(time=time).url, strangers, INTERVAL_S, Tokens(SECRET), transport=vehicles)
+        data = SceneSequence(strangers, INTERVAL_S)
         try:
-            with pytest.raises(PermissionError, match="refuses a vehicle; was `dpfuse broker` told of its id"):
-                player.run(PATIENCE_S)
+            with make_client(listen(time=time).url) as client:
+                player = Replay(client, data, Tokens(SECRET), transport=vehicles)
+                with pytest.raises(PermissionError, match="refuses a sensor; give its id and the same secret"):
+                    player.run(PATIENCE_S)
         finally:
             vehicles.close()
 
@@ -327,9 +332,9 @@ class TestOverMQTT:
         monkeypatch.setattr(transports_module, "_GONE_AFTER_S", 0.05)
         vehicles, tokens = OverMQTT("127.0.0.1", broker, "main"), Tokens(SECRET)
         try:
-            vehicles.send([Sent(sensor, tokens.issue(sensor), {}) for sensor in (1, 2)])
+            vehicles.send([OutgoingMessage(sensor, tokens.issue(sensor), {}) for sensor in (1, 2)])
             time.sleep(0.1)
-            vehicles.send([Sent(2, tokens.issue(2), {})])
+            vehicles.send([OutgoingMessage(2, tokens.issue(2), {})])
             assert set(vehicles._clients) == {2}
         finally:
             vehicles.close()

@@ -22,8 +22,10 @@ import dpfuse
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.ledger import Ledger, public_rows
 from dpfuse.public.hub import Hub
+from dpfuse.public.replay_notes import ReplayNotes
 from dpfuse.wire.broker import write_broker
 from dpfuse.wire.http import make_app
+from dpfuse.wire.intake import Intake
 from dpfuse.wire.tokens import Tokens
 from support.designs import make_design
 from support.parts import needs
@@ -40,7 +42,7 @@ class Watch:
     interval_s, delay_s, last_latency_s = 0.2, 0.1, 0.001
 
     def __init__(self, centre, hub):
-        self.centre, self.hub, self.state = centre, hub, "running"
+        self.centre, self.hub, self.status = centre, hub, "running"
 
     def clock(self):
         return {
@@ -59,7 +61,7 @@ class Watch:
 class Recorder:
     """In the place of a centre: remembers what it was given."""
 
-    streams, ledger_streams, now, is_over = ("main",), ("main",), 1, False
+    streams, ledger_streams, now, is_over, design = ("main",), ("main",), 1, False, None
 
     def __init__(self):
         self.got = []
@@ -69,14 +71,16 @@ class Recorder:
 
 
 @contextmanager
-def rig(folder, design=None, *, streams=("main",), centre=None, **options):
+def rig(folder, design=None, *, streams=("main",), centre=None, replay=False, **options):
     """Ledger, centre, hub, watch, tokens and application, with `send` and `get` to talk to it in process."""
     design = design or make_design("individual", spread=0.3, horizon=None, expected_stay=4.0)
     with Ledger.create(folder / "ledger.db", design, streams) as ledger:
         centre = centre or FusionCentre(design, ledger)
+        centre.design = design
         hub = Hub(dict.fromkeys(ledger.streams, 0), partial(public_rows, ledger.path))
         watch, tokens = Watch(centre, hub), Tokens(SECRET)
-        app = make_app(centre, watch, hub, tokens, design=design, **options)
+        intake = Intake(centre, tokens, ReplayNotes() if replay else None)
+        app = make_app(centre, watch, hub, intake, **options)
         try:
             yield SimpleNamespace(
                 design=design,
@@ -86,6 +90,7 @@ def rig(folder, design=None, *, streams=("main",), centre=None, **options):
                 tick=watch.tick,
                 watch=watch,
                 tokens=tokens,
+                intake=intake,
                 app=app,
                 call=partial(call, app),
                 get=partial(call, app, "GET"),

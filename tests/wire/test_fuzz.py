@@ -170,7 +170,7 @@ def test_http_reports_of_all_kinds(live, log, num_cases):
 
 @pytest.mark.parametrize("num_cases", SCALES)
 def test_mqtt_payloads(live, log, num_cases):
-    bridge = Bridge(live.centre, live.hub, TOKENS, "127.0.0.1", 1)
+    bridge = Bridge(live.intake, live.hub, "password", "127.0.0.1", 1)
     topics = st.sampled_from(["dpfuse/main/reports/7", "dpfuse/main/reports/8", "dpfuse/other/reports/7"]) | st.text()
 
     @many(num_cases)
@@ -179,12 +179,12 @@ def test_mqtt_payloads(live, log, num_cases):
         bodies.map(partial(str.encode, errors="replace")) | reports.map(json.dumps).map(str.encode) | st.binary(),
     )
     def check(topic, payload):
-        assert bridge.take(topic, payload) is None
+        assert bridge.receive(topic, payload) is None
 
     check()
     for step in (live.centre.now, live.centre.now + 1):
         report = make_report(TOKENS, 7, [CANARIES[0]] * 2, step=step)
-        bridge.take("dpfuse/main/reports/7", json.dumps(report).encode())
+        bridge.receive("dpfuse/main/reports/7", json.dumps(report).encode())
         live.tick()
     assert not has_canary(everything_public(live))
     assert not has_canary(log())

@@ -150,7 +150,7 @@ class TestTokens:
             tokens.issue(sensor)
 
     def test_what_is_remembered_is_bounded_and_right(self, tokens, monkeypatch):
-        monkeypatch.setattr("dpfuse.wire.tokens._REMEMBERED", 3)
+        monkeypatch.setattr("dpfuse.wire.tokens._CACHE_SIZE", 3)
         for sensor in range(10):
             assert tokens.sensor_of(tokens.issue(sensor)) == sensor
             tokens.sensor_of(f"{sensor}.{'0' * 64}")
@@ -225,7 +225,7 @@ class TestHub:
     def test_pages_are_the_ledger_from_memory_or_disk(self, gaps, start, limit):
         """Steps may be skipped; memory holds 16 here, so long runs are read from both places."""
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hub_module, "_KEPT_AT_MOST", 16)
+            patch.setattr(hub_module, "_MAX_KEPT", 16)
             ledger = Ledger(last=3)
             hub = Hub({"main": 3}, ledger.read)
             for step in itertools.accumulate(gaps, initial=3):
@@ -259,10 +259,10 @@ class TestHub:
             number = hub.number
             threading.Timer(0.05, lambda: hub.publish([ledger.commit(4)])).start()
             start = time.monotonic()
-            await asyncio.gather(*(hub.waited(number, 120) for _ in range(100)))
-            await hub.waited(number, 120)
+            await asyncio.gather(*(hub.wait_async(number, 120) for _ in range(100)))
+            await hub.wait_async(number, 120)
             assert time.monotonic() - start < 60
-            await hub.waited(hub.number, 0.02)
+            await hub.wait_async(hub.number, 0.02)
             assert hub._waiting == {}
 
         asyncio.run(follow())
@@ -275,5 +275,5 @@ class TestHub:
         start = time.monotonic()
         hub.wait(number, 120)
         assert hub.is_closed
-        asyncio.run(hub.waited(hub.number, 120))
+        asyncio.run(hub.wait_async(hub.number, 120))
         assert time.monotonic() - start < 60

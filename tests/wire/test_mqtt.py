@@ -17,7 +17,8 @@ from dpfuse import cli
 from dpfuse.ledger import public_rows
 from dpfuse.public.hub import Hub
 from dpfuse.replay.transports import OverMQTT
-from dpfuse.wire.broker import ESTIMATOR, write_broker
+from dpfuse.wire.broker import CENTRE, ESTIMATOR, write_broker
+from dpfuse.wire.intake import Intake
 from dpfuse.wire.messages import MAX_REPORT
 from dpfuse.wire.mqtt import Bridge
 from dpfuse.wire.tokens import Tokens
@@ -81,9 +82,13 @@ def send(one, topic, payload, **options):
     wait_for(lambda: len(one.answers) > before)
 
 
+def make_bridge(centre, hub, port, **options):
+    return Bridge(Intake(centre, TOKENS), hub, TOKENS.password(CENTRE), "127.0.0.1", port, **options)
+
+
 @contextmanager
 def bridged(broker, centre, hub, **options):
-    bridge = Bridge(centre, hub, TOKENS, "127.0.0.1", broker.port, **options)
+    bridge = make_bridge(centre, hub, broker.port, **options)
     bridge.start()
     try:
         wait_for(lambda: bridge.is_connected)
@@ -119,10 +124,10 @@ class TestReports:
 
     def test_a_replay_counts_its_reports(self, tmp_path):
         with rig(tmp_path, replay=True) as live:
-            bridge = Bridge(live.centre, live.hub, live.tokens, "127.0.0.1", 1, notes=live.app.state.notes)
+            bridge = Bridge(live.intake, live.hub, "password", "127.0.0.1", 1)
             for topic, payload in [report(7), report(8), report(8, stream="other"), ("dpfuse/main/reports/9", "{}")]:
-                bridge.take(topic, payload.encode())
-            assert live.app.state.notes.num_reports == {("main", 1): 2}
+                bridge.receive(topic, payload.encode())
+            assert live.intake.notes.num_reports == {("main", 1): 2}
 
     def test_retained_reports_of_old_are_not_taken(self, broker):
         centre = Recorder()
@@ -146,7 +151,7 @@ class TestReports:
         dead, second = threading.Event(), Recorder()
         hub = Hub({"main": 0}, lambda stream, start: iter(()))
         with sensor(broker, 7) as seven:
-            bridge = Bridge(Dying(), hub, TOKENS, "127.0.0.1", broker.port)
+            bridge = make_bridge(Dying(), hub, broker.port)
             bridge.start()
             wait_for(lambda: bridge.is_connected)
             send(seven, *report(7))
@@ -252,7 +257,7 @@ class TestAccess:
             broker.start()
             wait_for(lambda: "is it set up with the same secret?" in caplog.text)
             time.sleep(3)  # it is tried again
-        assert caplog.text.count("hung up") == caplog.text.count("same secret") == 1
+        assert caplog.text.count("closed the connection") == caplog.text.count("same secret") == 1
         assert "--mqtt-ca" not in caplog.text
 
 
@@ -290,9 +295,7 @@ class TestTLS:
         self, broker, tmp_path, caplog, trusted, said
     ):
         ca = None if trusted == "none" else str(certify(tmp_path, "another"))
-        bridge = Bridge(
-            Recorder(), Hub({"main": 0}, lambda stream, start: iter(())), TOKENS, "127.0.0.1", broker.port, ca=ca
-        )
+        bridge = make_bridge(Recorder(), Hub({"main": 0}, lambda stream, start: iter(())), broker.port, ca=ca)
         bridge.start()
         try:
             wait_for(lambda: said in caplog.text)
@@ -446,7 +449,10 @@ def test_a_whole_centre_goes_on_while_its_broker_is_killed(tmp_path, pytestconfi
                 wait_for(lambda: reader.got and json.loads(reader.got[-1].payload)["step"] > steps[-1])
             steps += [event["step"] for event in events(lines, 5)]
             hung_up, away = process.stderr().splitlines()
-            assert hung_up.endswith("the broker hung up, and is tried again") and "Connection refused" in away
+            assert (
+                hung_up.endswith("the broker closed the connection; the centre keeps trying")
+                and "Connection refused" in away
+            )
         rows = [row.step for row in public_rows(tmp_path / "l.db")]
         assert steps == rows[:25]
         assert steps[-1] - steps[0] < 150  # it never waits for half a minute, as a connection that hangs would

@@ -58,7 +58,7 @@ class Ticker:
         self.delay_s = _check.is_positive("delay_s", self.interval_s / 2 if delay_s is None else delay_s)
         if self.delay_s > self.interval_s:
             raise ValueError(f"delay_s must be at most the interval, {self.interval_s:g} s, got {self.delay_s:g}")
-        self.state: TickerStatus = "stopped"
+        self.status: TickerStatus = "stopped"
         self.last_latency_s = 0.0
         """How long the last step took. Private except in a replay, as it depends on who reports."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
@@ -108,13 +108,13 @@ class Ticker:
     def _run(self) -> None:
         try:
             self._centre.warm_up()  # in this thread, since some of it is done once a thread
-            self._first_step, self._start_s, self.state = self._centre.now, time.monotonic(), "running"
+            self._first_step, self._start_s, self.status = self._centre.now, time.monotonic(), "running"
             self._centre.follow_clock(self._open_step)
             self._has_begun.set()
             self._tick_until_over()
-            self.state = "stopped" if self._is_stopping.is_set() else "over"
+            self.status = "stopped" if self._is_stopping.is_set() else "over"
         except BaseException as error:  # after any error nothing more is released
-            self.state = "failed"
+            self.status = "failed"
             self._on_error(error)
         finally:
             self._centre.follow_clock(None)

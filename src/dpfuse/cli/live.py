@@ -91,12 +91,12 @@ class Watched:
 
     def follow(self, url: str) -> None:
         """Read the feed, for as long as the process lives."""
-        from dpfuse.remote.follower import away, events, make_client
+        from dpfuse.remote.client import connection_errors, make_client, read_events
 
         with make_client(url) as client:
             while True:
-                with suppress(*away()):
-                    for point in events(client, "/v1/streams/main/feed", self.last_step + 1):
+                with suppress(*connection_errors()):
+                    for point in read_events(client, "/v1/streams/main/feed", self.last_step + 1):
                         if "mean" in point:
                             self.take(point)
                 time.sleep(0.2)

@@ -14,7 +14,7 @@ import typer
 
 if TYPE_CHECKING:
     from dpfuse._arrays import Booleans, Integers
-    from dpfuse.replay.player import Scene, Tally
+    from dpfuse.replay.player import Scene, SceneSequence, Tally
     from dpfuse.types import Trajectories
 
 Data = Annotated[
@@ -62,7 +62,9 @@ def replay(
 
     Example: dpfuse replay --to http://127.0.0.1:8765 --secret centre.secret --loss 0.1
     """
-    from dpfuse.replay.player import Replay, Troubles
+    from dpfuse.remote.client import make_client
+    from dpfuse.replay.faults import Faults
+    from dpfuse.replay.player import Replay
     from dpfuse.replay.transports import OverMQTT
     from dpfuse.wire.tokens import Tokens
 
@@ -70,27 +72,18 @@ def replay(
         typer.echo(f"\r{text}" if sys.stderr.isatty() else text, err=True)
 
     tokens = Tokens.load(secret)
-    scenes, interval_s = make_scenes(
-        data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell
-    )
+    scenes = make_scenes(data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell)
     host, _, port = (mqtt or "").rpartition(":")
     if mqtt is not None and not (host and port.isdecimal()):
         raise typer.BadParameter(f"--mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {mqtt!r}")
     transport = OverMQTT(host, int(port), stream, ca=ca) if host else None
-    player = Replay(
-        url,
-        scenes,
-        interval_s,
-        tokens,
-        stream=stream,
-        speed=speed,
-        troubles=Troubles(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed),
-        transport=transport,
-        ca=ca,
-        tell=tell,
-    )
-    with suppress(KeyboardInterrupt):
-        player.run(seconds, show if sys.stderr.isatty() else lambda _: None)
+    faults = Faults(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed)
+    with make_client(url, ca) as client:
+        player = Replay(
+            client, scenes, tokens, stream=stream, speed=speed, faults=faults, transport=transport, tell=tell
+        )
+        with suppress(KeyboardInterrupt):
+            player.run(seconds, show if sys.stderr.isatty() else lambda _: None)
     typer.echo(f"\n{line(player.tally)}" if sys.stderr.isatty() else line(player.tally), err=True)
 
 
@@ -109,25 +102,26 @@ def line(tally: Tally) -> str:
     }
     happened = "".join(f", {number:,} {name}" for name, number in troubles.items() if number)
     return (
-        f"step {tally.step:,} at {tally.speed:g}x: {tally.num_vehicles} vehicles report, {tally.num_reports:,} reports "
+        f"step {tally.step:,} at {tally.speed:g}x: {tally.num_sensors} vehicles report, {tally.num_reports:,} reports "
         f"sent{happened}"
     )
 
 
 def make_scenes(
     data: Path | None, share: float, seed: int, ids_from: int, tell: Callable[[str], object] = lambda _: None
-) -> tuple[Iterator[Scene], float]:
-    """The traffic, without an end, of the vehicles that report, and the seconds from one scene to the next."""
+) -> SceneSequence:
+    """The traffic, without an end, of the vehicles that report."""
     from dpfuse import _check
+    from dpfuse.replay.player import SceneSequence
 
     _check.is_share("share", share)
     if data is None:
-        return _freeway(share, seed, ids_from), 0.2
+        return SceneSequence(_freeway(share, seed, ids_from), 0.2)
     from dpfuse.data import us101
     from dpfuse.types import Trajectories
 
     recording = Trajectories.load(data) if data.is_file() and data.suffix == ".dpfuse-data" else us101(data)
-    return _recorded(recording, share, seed, ids_from, tell), recording.interval_s
+    return SceneSequence(_recorded(recording, share, seed, ids_from, tell), recording.interval_s)
 
 
 def _freeway(share: float, seed: int, ids_from: int) -> Iterator[Scene]:

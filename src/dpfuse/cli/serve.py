@@ -50,7 +50,7 @@ def serve(
 
     compute_inline()
     from dpfuse.policy import load
-    from dpfuse.wire.serve import Listen, run_centre
+    from dpfuse.wire.serve import CentreOptions, Endpoints, run_centre
     from dpfuse.wire.tokens import Tokens
 
     if (tls_cert is None) != (tls_key is None):
@@ -59,12 +59,9 @@ def serve(
         load(design),
         ledger,
         Tokens.load(secret),
-        Listen(host, port, tls_cert, tls_key, mqtt, mqtt_ca),
-        streams=stream,
-        is_new=new,
-        interval_s=interval,
-        delay_s=delay,
-        is_replay=replay,
-        labels=label or (),
+        Endpoints(host, port, tls_cert, tls_key, mqtt, mqtt_ca),
+        CentreOptions(
+            streams=stream, is_new=new, interval_s=interval, delay_s=delay, is_replay=replay, labels=label or ()
+        ),
         announce=typer.echo,
     )

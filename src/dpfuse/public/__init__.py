@@ -1,4 +1,4 @@
-"""What may leave the building: committed rows and what is computed from them and from public settings."""
+"""What may leave the centre: committed rows, and what follows from them and from public settings."""
 
 from dpfuse.public.hub import Hub
 from dpfuse.public.rows import Published, Row

@@ -1,4 +1,4 @@
-"""Server-sent events: a stream of releases, or of anything else that the hub has, at the speed of who reads it."""
+"""Server-sent events: each subscriber reads from the hub at its own speed."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ _Send = Callable[[Any], Awaitable[None]]
 
 
 def first_after(last_event_id: str, start: int) -> int:
-    """The step after the one that a client names as its last; `start` if it names none."""
+    """The step after `last_event_id`, the last step that a client has; `start` if that is no step."""
     if not (last_event_id.isascii() and last_event_id.isdigit()):
         return start
     digits = last_event_id.lstrip("0") or "0"
     return min(int(digits) + 1, LAST_STEP) if len(digits) <= 19 else LAST_STEP
 
 
-class Seats:
-    """So many may follow at once, and each leaves its seat to the next."""
+class SubscriberLimit:
+    """Counts subscribers and refuses those above a maximum."""
 
-    def __init__(self, num_seats: int) -> None:
-        self._num_free = num_seats
+    def __init__(self, max_subscribers: int) -> None:
+        self._num_free = max_subscribers
 
-    def take(self) -> bool:
-        """Whether there was one."""
-        is_free = self._num_free > 0
-        self._num_free -= is_free
-        return is_free
+    def admit(self) -> bool:
+        """Count one more subscriber; False if there are as many as allowed."""
+        is_admitted = self._num_free > 0
+        self._num_free -= is_admitted
+        return is_admitted
 
     def leave(self) -> None:
         self._num_free += 1
 
 
 def frame(step: int, data: bytes) -> bytes:
-    """One event: a client that comes back names the step as its `Last-Event-ID`."""
+    """One event. A client that reconnects sends the step as its `Last-Event-ID`."""
     return b"id: %d\ndata: %s\n\n" % (step, data)
 
 
-async def release_frames(hub: Hub, stream: str, start: int, state: Callable[[], str]) -> AsyncIterator[bytes]:
-    """Every release from step `start` on, then each one as it is published; between them the centre's state.
+async def release_frames(hub: Hub, stream: str, start: int, status: Callable[[], str]) -> AsyncIterator[bytes]:
+    """Events with every release from step `start` on, then with each new one when it is published.
 
-    A comment with the state goes out when nothing was published for `HEARTBEAT_S`: by the clock, like the releases.
+    After `HEARTBEAT_S` without a release comes a comment with the centre's status.
     """
     while True:
         number = hub.number
@@ -67,13 +67,13 @@ async def release_frames(hub: Hub, stream: str, start: int, state: Callable[[], 
             continue
         if hub.is_closed:
             return
-        await hub.waited(number, HEARTBEAT_S)
+        await hub.wait_async(number, HEARTBEAT_S)
         if hub.number == number:
-            yield b": %s\n\n" % state().encode()
+            yield b": %s\n\n" % status().encode()
 
 
 class EventStream(Response):
-    """An answer that goes on until it is read no more: a reader that takes nothing for half a minute is let go."""
+    """A response that lasts until the client leaves; it ends if the client reads nothing for half a minute."""
 
     media_type = "text/event-stream"
 
@@ -83,7 +83,7 @@ class EventStream(Response):
         self._frames, self._on_end = frames, on_end
 
     async def __call__(self, scope: Any, receive: _Receive, send: _Send) -> None:
-        tasks = [asyncio.ensure_future(self._pump(send)), asyncio.ensure_future(_gone(receive))]
+        tasks = [asyncio.ensure_future(self._send_frames(send)), asyncio.ensure_future(_wait_until_gone(receive))]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -92,7 +92,7 @@ class EventStream(Response):
             await asyncio.gather(*tasks, return_exceptions=True)
             self._on_end()
 
-    async def _pump(self, send: _Send) -> None:
+    async def _send_frames(self, send: _Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for chunk in self._frames:
             async with asyncio.timeout(_SEND_S):
@@ -100,6 +100,6 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b""})
 
 
-async def _gone(receive: _Receive) -> None:
+async def _wait_until_gone(receive: _Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

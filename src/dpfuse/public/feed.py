@@ -1,7 +1,7 @@
-"""What the page is told of each release: a function of releases and public settings alone.
+"""What the page receives for each release: a function of releases and public settings alone.
 
-In replay mode, where the data is nobody's, each point also has the truth, the error, how long the tick took and how
-many reports came in. Nothing else in the package may show these.
+In a replay, where the data is simulated or public, a point also holds the truth, the error, the latency of the tick and
+the number of reports. Nothing else in the package shows these.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ from dpfuse.privacy.loss import renyi_loss
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
-    from dpfuse.public.hub import Hub, ReplayNotes
+    from dpfuse.public.hub import Hub
+    from dpfuse.public.replay_notes import ReplayNotes
     from dpfuse.public.rows import Published
 
 HISTORY_S = 300.0
-"""How far back a page that comes late can look, at most."""
-_MOST_STEPS = 3000
+"""Seconds of the past that a newly opened page shows, at most."""
+_MAX_STEPS = 3000
 HEARTBEAT_S = 1.0
 
 
 class Feed:
-    """The published steps of every stream with estimate and loss, to look at.
+    """The published steps of every stream, with estimate and loss.
 
     **Guarantees**
-        - Everything here is a function of published rows and their estimates, of the ticker's public state and of
-          public settings, unless there are `notes`, which a centre with real sensors never has.
+        - Without `notes`, everything here is a function of published rows, their estimates, the ticker's status and
+          public settings. A centre with real sensors has no notes.
 
     Args:
-        first_step: the step at which this process began, which is how a restart is seen.
-        state: says what the ticker does: running, over, failed or stopped.
-        notes: what a replay tells beside its reports.
+        first_step: the first step of this process; a page sees by it that the centre was restarted.
+        status: returns the ticker's status: running, over, failed or stopped.
+        notes: truth, number of reports and latency, in a replay.
     """
 
     def __init__(
@@ -47,17 +48,17 @@ class Feed:
         *,
         interval_s: float,
         first_step: int = 1,
-        state: Callable[[], str] = lambda: "running",
+        status: Callable[[], str] = lambda: "running",
         notes: ReplayNotes | None = None,
     ) -> None:
         if design.guarantee is None:
-            raise ValueError("design must have a guarantee; the non-private floor may not be shown")
+            raise ValueError("design must have a guarantee to be shown; the non-private floor has none")
         self.hub, self.design, self.guarantee = hub, design, design.guarantee
         self.interval_s, self.first_step = interval_s, first_step
-        self._state, self._notes = state, notes
+        self._status, self._notes = status, notes
         self.fingerprint = design.fingerprint
         self._num_released = dict.fromkeys(hub.streams, 0)
-        hub.watch(self._count)
+        hub.on_publish(self._count)
 
     @property
     def is_replay(self) -> bool:
@@ -65,30 +66,30 @@ class Feed:
 
     @property
     def num_kept(self) -> int:
-        """How many steps back a page goes."""
-        return min(_MOST_STEPS, math.ceil(HISTORY_S / self.interval_s))
+        """The number of past steps that a page shows."""
+        return min(_MAX_STEPS, math.ceil(HISTORY_S / self.interval_s))
 
     @property
     def spent_below(self) -> float:
-        """What a design leaves of a total budget for want of a use: with less left, all releases are noise."""
+        """A total budget counts as spent at this loss left: releases after that are noise."""
         return 2 * HEADROOM * self.guarantee.budget
 
     def is_spent(self, stream: str) -> bool:
-        """Whether the stream's total budget is spent; never with individual accounts, where that is private."""
+        """Whether the stream's total budget is spent; always False with individual accounts, where that is private."""
         row = self.hub.latest(stream)
         left = None if row is None else row.budget_left
         return left is not None and as_loss(self.guarantee.order, left) <= self.spent_below
 
     @property
-    def state(self) -> str:
-        return self._state()
+    def status(self) -> str:
+        return self._status()
 
     def latest(self, stream: str) -> Published | None:
-        """The newest one, None before the first of this process."""
+        """The newest release; None before the first."""
         return next(iter(self.hub.recent(stream, self.hub.last_step(stream))), None)
 
     def counts(self, stream: str) -> tuple[int, int]:
-        """Steps that this process has released, and those that it let pass before the last of them."""
+        """The numbers of steps that this process has released and has skipped."""
         num_released = self._num_released[stream]
         return num_released, max(0, self.hub.last_step(stream) + 1 - self.first_step - num_released)
 
@@ -97,44 +98,44 @@ class Feed:
             self._num_released[one.row.stream] += 1
 
     async def frames(self, stream: str, start: int = 1) -> AsyncIterator[bytes]:
-        """Server-sent events: the centre's state by the clock and when it changes, and a point for each release."""
+        """Server-sent events: the status every `HEARTBEAT_S` and when it changes, and a point for each release."""
         start = max(start, self.hub.last_step(stream) - self.num_kept + 1)
-        state, due = None, time.monotonic()
+        status, due = None, time.monotonic()
         yield b"retry: 500\n\n"
         while True:
             number = self.hub.number
-            if state != (state := self.state) or time.monotonic() >= due:
+            if status != (status := self.status) or time.monotonic() >= due:
                 due = time.monotonic() + HEARTBEAT_S
-                yield b"event: status\ndata: %s\n\n" % self._status(stream, state)
+                yield b"event: status\ndata: %s\n\n" % self._describe_status(stream, status)
             published = self.hub.recent(stream, start)
             if published:
                 start = published[-1].row.step + 1
                 yield b"".join(self._frame(one) for one in published)
             if self.hub.is_closed:
                 return
-            await self.hub.waited(number, max(due - time.monotonic(), 0.0))
+            await self.hub.wait_async(number, max(due - time.monotonic(), 0.0))
 
     def _frame(self, published: Published) -> bytes:
         return b"id: %d\ndata: %s\n\n" % (published.row.step, json.dumps(self.describe(published)).encode())
 
-    def _status(self, stream: str, state: str) -> bytes:
+    def _describe_status(self, stream: str, status: str) -> bytes:
         last = self.hub.last_step(stream)
-        status = {"state": state, "first_step": self.first_step, "step": last, "design": self.fingerprint}
-        return json.dumps(status).encode()
+        described = {"status": status, "first_step": self.first_step, "step": last, "design": self.fingerprint}
+        return json.dumps(described).encode()
 
     def describe(self, published: Published) -> dict[str, Any]:
-        """A step as the page reads it: estimates in the state's units, releases in standard deviations of noise."""
+        """A step as the page reads it; release and fusion weight are in grid steps, as in the row."""
         row, mean, std = published
         described: dict[str, Any] = {
             "step": row.step,
             "mean": _short(mean),
             "std": _short(std),
-            "release": _short(row.to_release().value / GRID),
-            "fusion_weight": _short([row.fusion_weight / GRID])[0],
+            "release": row.to_release().value.tolist(),
+            "fusion_weight": row.fusion_weight,
             "loss": _short([self.loss(published)])[0],
         }
         if row.budget_left is not None:
-            described["budget_left"] = _short([as_loss(self.guarantee.order, row.budget_left)])[0]
+            described["loss_left"] = _short([as_loss(self.guarantee.order, row.budget_left)])[0]
         return described | self._replayed(published) if self.is_replay else described
 
     def _replayed(self, published: Published) -> dict[str, Any]:
@@ -150,7 +151,7 @@ class Feed:
         }
 
     def loss(self, published: Published) -> float:
-        """The Rényi loss of a step as it was charged; in individual accounting, the most that any sensor could pay."""
+        """The Rényi loss that a step was charged; in individual accounting, the most that a sensor could be charged."""
         row, structure = published.row, self.design.structure
         if row.cost is not None:
             return as_loss(self.guarantee.order, row.cost)
@@ -160,5 +161,5 @@ class Feed:
 
 
 def _short(values: Iterable[float]) -> list[float | None]:
-    """Six digits, as much as a screen can show; JSON knows no infinity."""
+    """The values with six digits, enough for a screen; None for infinity and NaN, which JSON does not have."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]

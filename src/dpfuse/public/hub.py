@@ -1,7 +1,7 @@
-"""What was published, for whoever asks: the last releases from memory, older ones from the ledger.
+"""The published releases: the last ones in memory, older ones read from the ledger.
 
-Nothing is pushed. A subscriber holds the number of the next step that it wants, sleeps until something was published
-and fetches; one that is slow, or gone, costs a number and holds up nobody.
+The hub keeps no queues. A subscriber remembers the next step that it wants, waits until something is published and
+fetches it. A slow subscriber delays no other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dpfuse.public.rows import Row
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
     from dpfuse.public.rows import Published
 
 History = Callable[[str, int], Iterator[Row]]
-"""Committed rows of a stream from a step on, from a reader of its own: the writer's is in the middle of a step."""
+"""Committed rows of a stream from a step on, read over a connection of its own: the writer's is busy with a step."""
 
-_KEPT_IN_ALL, _KEPT_AT_MOST, _KEPT_AT_LEAST = 65536, 4096, 16
+_KEPT_TOTAL, _MAX_KEPT, _MIN_KEPT = 65536, 4096, 16
 _PAGE = 500
 
 
 class Hub:
-    """Everything that may be handed out, and nothing before its time.
+    """Holds what was published and hands it to subscribers.
 
     **Guarantees**
-        - A row is seen here after `publish` was called with it, or if it was committed before the hub was made: a row
-          that is committed and waits for its moment is not shown, in whichever way it is asked for.
-        - All of it is public, and so is how much is kept: a function of the number of streams.
+        - The hub shows a row after `publish` was called with it, or if it was committed before the hub was made. It
+          does not show a committed row that waits for its moment, by any method.
+        - Everything in it is public. The number of releases in memory depends on the number of streams alone.
         - `publish` waits for no subscriber.
 
     Args:
-        last_steps: of each stream, the last step that was committed before; 0 for none.
-        history: where rows come from that are no longer, or not yet, in memory.
-        past: the last rows that were committed before, with their estimates, in order.
+        last_steps: the last committed step of each stream; 0 for none.
+        history: reads the rows that are not in memory.
+        past: the last committed rows with their estimates, in order.
     """
 
     def __init__(self, last_steps: Mapping[str, int], history: History, past: Iterable[Published] = ()) -> None:
@@ -57,7 +57,7 @@ class Hub:
         for one in past:
             self._first[one.row.stream] = min(one.row.step, self._first[one.row.stream])
             self._keep(one)
-        self._watchers: list[Callable[[Sequence[Published]], object]] = []
+        self._callbacks: list[Callable[[Sequence[Published]], object]] = []
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -65,7 +65,7 @@ class Hub:
 
     @property
     def number(self) -> int:
-        """How often `publish` was called; to wait for the next time."""
+        """How many times something was published; `wait` takes it."""
         return self._number
 
     @property
@@ -81,52 +81,52 @@ class Hub:
         return self._latest[stream]
 
     def publish(self, published: Sequence[Published]) -> None:
-        """Let everybody see these, from this moment on."""
-        for watcher in self._watchers:
-            watcher(published)
+        """Show these rows from this moment on."""
+        for callback in self._callbacks:
+            callback(published)
         with self._changed:
             for one in published:
                 self._keep(one)
                 self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
             self._wake()
 
-    def watch(self, watcher: Callable[[Sequence[Published]], object]) -> None:
-        """Tell the watcher of everything that is published, in the thread that publishes it; for what is quick."""
-        self._watchers.append(watcher)
+    def on_publish(self, callback: Callable[[Sequence[Published]], object]) -> None:
+        """Call back with all that is published, in the thread that publishes; the callback must be quick."""
+        self._callbacks.append(callback)
 
     def close(self) -> None:
-        """Nothing follows: whoever waits is woken, and streams of events end."""
+        """Wake all who wait, and end the event streams: nothing more is published."""
         with self._changed:
             self._is_closed = True
             self._wake()
 
     def recent(self, stream: str, start: int = 1) -> list[Published]:
-        """What is in memory from step `start` on, with estimates; the oldest may be later than asked for."""
+        """The releases in memory from step `start` on, with estimates; older ones may be missing."""
         with self._changed:
             newest_first = itertools.takewhile(lambda one: one.row.step >= start, reversed(self._recent[stream]))
             return list(newest_first)[::-1]
 
     def rows(self, stream: str, start: int = 1, limit: int = _PAGE) -> list[Row]:
-        """Up to `limit` published rows from step `start` on, in order; reads from the disk where `is_old`."""
+        """Up to `limit` published rows from step `start` on, in order; reads the ledger if `is_old`."""
         if not self.is_old(stream, start):
             return [one.row for one in self.recent(stream, start)[:limit]]
         last = self._last[stream]
         rows = self._history(stream, start)
         page = [row for row in itertools.islice(rows, limit) if row.step <= last]
-        getattr(rows, "close", lambda: None)()  # a reader that stays open holds up the writer's housekeeping
+        getattr(rows, "close", lambda: None)()  # an open reader keeps the writer from truncating its log
         return page
 
     def is_old(self, stream: str, start: int) -> bool:
-        """Whether rows from that step on must be read from the ledger."""
+        """Whether rows from that step on have to be read from the ledger."""
         return start < self._first[stream] and start <= self._last[stream]
 
     def wait(self, number: int, timeout_s: float) -> None:
-        """Sleep until more was published than that number of times, for a thread."""
+        """Block the thread until something is published after that `number`, or the hub is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._number > number or self._is_closed, timeout_s)
 
-    async def waited(self, number: int, timeout_s: float) -> None:
-        """The same in an event loop."""
+    async def wait_async(self, number: int, timeout_s: float) -> None:
+        """`wait` for an event loop."""
         loop = asyncio.get_running_loop()
         with self._changed:
             if self._number > number or self._is_closed:
@@ -153,45 +153,13 @@ class Hub:
         for future, loop in waiting.items():
             loops.setdefault(loop, []).append(future)
         for loop, futures in loops.items():
-            with suppress(RuntimeError):  # a loop that is closed has nobody who waits
+            with suppress(RuntimeError):  # a closed loop has no waiting tasks
                 loop.call_soon_threadsafe(_resolve, futures)
 
 
 def num_kept(num_streams: int) -> int:
-    """How many releases of each stream are kept in memory; public."""
-    return min(_KEPT_AT_MOST, max(_KEPT_AT_LEAST, _KEPT_IN_ALL // num_streams))
-
-
-class ReplayNotes:
-    """What is known of a replay, where the data is nobody's: the truth, how many reports came, how long a step took.
-
-    Never made for live sensors: how many there are is private, and so is the time that their work takes.
-    """
-
-    def __init__(self) -> None:
-        self.truth: dict[tuple[str, int], list[float]] = {}
-        self.num_reports: dict[tuple[str, int], int] = {}
-        self.latency_s: dict[int, float] = {}
-
-    def tell(self, stream: str, step: int, state: list[float]) -> None:
-        """Note the truth of a step."""
-        self.truth[stream, step] = state
-        _forget(self.truth)
-
-    def count(self, stream: str, step: int) -> None:
-        """Note one more report for a step."""
-        self.num_reports[stream, step] = self.num_reports.get((stream, step), 0) + 1
-        _forget(self.num_reports)
-
-    def time(self, step: int, latency_s: float) -> None:
-        """Note how long the work of a step took."""
-        self.latency_s[step] = latency_s
-        _forget(self.latency_s)
-
-
-def _forget(notes: dict[Any, Any]) -> None:
-    if len(notes) > _KEPT_IN_ALL:
-        del notes[next(iter(notes))]
+    """The number of releases of each stream that are kept in memory; public."""
+    return min(_MAX_KEPT, max(_MIN_KEPT, _KEPT_TOTAL // num_streams))
 
 
 def _resolve(futures: list[asyncio.Future[None]]) -> None:

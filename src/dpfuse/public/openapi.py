@@ -1,4 +1,4 @@
-"""What answers look like, for the OpenAPI description; nothing here is enforced by it."""
+"""Schemas of the centre's answers, for the OpenAPI description."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Schema = dict[str, Any]
 INTEGER: Schema = {"type": "integer"}
 NUMBER: Schema = {"type": "number"}
 TEXT: Schema = {"type": "string"}
-_MAYBE: Schema = {"type": ["integer", "null"]}
+_INTEGER_OR_NULL: Schema = {"type": ["integer", "null"]}
 
 
 def make_object(_description: str = "", **fields: Schema) -> Schema:
@@ -26,29 +26,30 @@ CLOCK = make_object(
     closes_in_s=NUMBER,
     interval_s=NUMBER,
     delay_s=NUMBER,
-    is_over={"type": "boolean", "description": "a finite design has come to its end"},
-    state={"enum": ["running", "over", "failed", "stopped"]},
+    is_over={"type": "boolean", "description": "a finite design has made its last release"},
+    status={"enum": ["running", "over", "failed", "stopped"]},
     spent=make_array({"type": "string", "description": "streams whose total budget is spent"}),
 )
 RELEASE = make_object(
-    "Integers are in grid steps, costs in squared grid steps; null in individual accounting.",
+    "Release and fusion weight are in grid steps, cost and budget left in squared grid steps. The last two are null in "
+    "individual accounting.",
     stream=TEXT,
     step=INTEGER,
     release=make_array(INTEGER),
     fusion_weight=INTEGER,
     grid=INTEGER,
-    cost=_MAYBE,
-    budget_left=_MAYBE,
+    cost=_INTEGER_OR_NULL,
+    budget_left=_INTEGER_OR_NULL,
     hash=TEXT,
 )
 RELEASES = make_object(releases=make_array(RELEASE))
 GUARANTEE = {"type": "object"}
 ERROR = make_object(error=make_object(code=TEXT, message=TEXT))
 
-_SAY = {
+_ERRORS = {
     400: "the body is not JSON",
-    404: "there is no such thing",
-    408: "the body took too long",
+    404: "not found",
+    408: "the body arrived too slowly",
     413: "the body is too large, or has too many reports",
     415: "the body is not application/json",
     422: "a parameter or the body is not as described",
@@ -58,9 +59,9 @@ _SAY = {
 
 
 def answers(status: int, schema: Schema | str, *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a path: one answer, JSON or of that media type, and its errors, of which 503 is everywhere."""
+    """The `responses` of a path: its answer, as a JSON schema or a media type, and its errors with 503 added."""
     content = {schema: {}} if isinstance(schema, str) else {"application/json": {"schema": schema}}
     described: dict[int | str, dict[str, Any]] = {status: {"description": "as described", "content": content}}
     for code in (*errors, 503):
-        described[code] = {"description": _SAY[code], "content": {"application/json": {"schema": ERROR}}}
+        described[code] = {"description": _ERRORS[code], "content": {"application/json": {"schema": ERROR}}}
     return described

@@ -1,4 +1,4 @@
-"""The page and its feed, as routes of the centre's application: files of our own, and no request to anywhere else."""
+"""The page and its feed, as routes of the application. The page loads only files of this package."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, HTTPException, Query, Response
 
+from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.statement import ASSUMED, UNCOVERED, Statement
-from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after
+from dpfuse.public.events import LAST_STEP, EventStream, SubscriberLimit, first_after
 from dpfuse.public.feed import Feed
 from dpfuse.public.openapi import answers
 
@@ -27,38 +28,38 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-cache",
 }
-"""What every file of the page is sent with: a browser then refuses to load anything from elsewhere."""
+"""Headers of every file of the page; with them a browser refuses to load anything from another server."""
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 
 
-def page_router(feed: Feed, statement: Statement, *, labels: Sequence[str] = (), max_followers: int) -> APIRouter:
+def page_router(feed: Feed, statement: Statement, *, labels: Sequence[str] = (), max_subscribers: int) -> APIRouter:
     """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
 
     Args:
-        labels: what each coordinate of the state is called, with its unit in brackets: "density [veh/km]".
-        max_followers: how many may follow the feed at once.
+        labels: the name of each coordinate of the state, with its unit in brackets: "density [veh/km]".
+        max_subscribers: how many may follow the feed at the same time.
     """
-    router, seats = APIRouter(), Seats(max_followers)
+    router, subscribers = APIRouter(), SubscriberLimit(max_subscribers)
     _add_files(router, render(feed, statement, labels).encode())
 
     @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
     async def follow_feed(
         stream: str,
-        start: Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")] = 1,
-        last_event_id: Annotated[str, Header(description="go on after it")] = "",
+        start: Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step to return")] = 1,
+        last_event_id: Annotated[str, Header(description="continue after it")] = "",
     ) -> Response:
-        """Estimates and spending, as the page shows them: the last minutes, then as they come; server-sent events."""
+        """Estimates and losses of the last minutes, then of each new release, as server-sent events."""
         if stream not in feed.hub.streams:
             raise HTTPException(404)
-        if not seats.take():
+        if not subscribers.admit():
             raise HTTPException(429)
-        return EventStream(feed.frames(stream, first_after(last_event_id, start)), seats.leave)
+        return EventStream(feed.frames(stream, first_after(last_event_id, start)), subscribers.leave)
 
     return router
 
 
 def _add_files(router: APIRouter, page: bytes) -> None:
-    # Read once: what is served does not depend on the disk, and no path can lead out of the folder.
+    # All files are read once, so no request can reach another file.
     files = {
         file.relative_to(STATIC).as_posix(): (file.read_bytes(), _KINDS[file.suffix])
         for file in sorted(STATIC.rglob("*"))
@@ -83,7 +84,7 @@ def render(feed: Feed, statement: Statement, labels: Sequence[str] = ()) -> str:
     return Template(
         (STATIC / "index.html").read_text()
     ).substitute(
-        settings=settings.replace("<", "\\u003c"),  # nothing else can end a script element
+        settings=settings.replace("<", "\\u003c"),  # only "<" can end a script element
         version=html.escape(version("dpfuse")),
         fingerprint=feed.fingerprint,
         design=feed.fingerprint[:12],
@@ -92,12 +93,12 @@ def render(feed: Feed, statement: Statement, labels: Sequence[str] = ()) -> str:
 
 
 def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
-    """All that the page needs to know, all of it public."""
+    """The settings of the page, all of them public."""
     structure, guarantee = feed.design.structure, feed.guarantee
     names = list(labels) or [f"State {number}" for number in range(1, structure.num_states + 1)]
     if len(names) != structure.num_states:
         raise ValueError(
-            f"labels must be {structure.num_states}, one for each coordinate of the state, got {len(names)}"
+            f"labels must hold {structure.num_states}, one for each coordinate of the state, got {len(names)}"
         )
     return {
         "streams": list(feed.hub.streams),
@@ -106,6 +107,7 @@ def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
         "is_replay": feed.is_replay,
         "labels": [_label(name) for name in names],
         "dimension": structure.dimension,
+        "grid": GRID,
         "horizon": structure.horizon,
         "accounting": guarantee.accounting,
         "budget": guarantee.budget,

@@ -1,4 +1,4 @@
-"""Committed rows, their estimates, and the message in which a row leaves the building; all of it is public."""
+"""Committed rows, their estimates, and the message that publishes a row. All of it is public."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.release import Release
 
 _ENTRY = np.dtype("<i8")
-_LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 class Row(NamedTuple):
-    """A committed release: the only thing that may be published. All of it is public.
+    """A committed release, the only thing that a centre publishes. All fields are public.
 
     Attributes:
-        stream, step: which one it is.
-        release: Z_k, as 8 bytes a coordinate, little-endian, in grid steps.
+        stream, step: the name of the stream and the step.
+        release: Z_k in grid steps, 8 bytes a coordinate, little-endian.
         fusion_weight: G_k in grid steps.
         cost: what the stream was charged, in squared grid steps; None in individual accounting.
-        budget_left: what the stream may still spend; None in individual accounting.
-        hash: of this row and all before it in its stream.
+        budget_left: what the stream may still spend, in squared grid steps; None in individual accounting.
+        hash: SHA-256 of this row and the hash of the row before it in its stream.
     """
 
     stream: str
@@ -39,31 +39,46 @@ class Row(NamedTuple):
 
     @classmethod
     def after(
-        cls, previous: bytes, stream: str, step: int, release: bytes, weight: int, cost: int | None, left: int | None
+        cls,
+        previous: bytes,
+        stream: str,
+        step: int,
+        release: bytes,
+        fusion_weight: int,
+        cost: int | None,
+        budget_left: int | None,
     ) -> Row:
-        """The row that follows the one with the hash `previous`."""
-        # A JSON list, written out: json.dumps would take three times as long, for every row of every step.
-        amounts = f"{weight},{_or_null(cost)},{_or_null(left)}"
+        """The row that follows the row with the hash `previous`."""
+        # A JSON list, written by hand: json.dumps takes three times as long, for every row of every step.
+        amounts = f"{fusion_weight},{_or_null(cost)},{_or_null(budget_left)}"
         content = f'[{_quoted(stream)},{step},"{release.hex()}",{amounts}]'
         digest = hashlib.sha256(previous + content.encode()).digest()
-        return cls(stream, step, release, weight, cost, left, digest)
+        return cls(stream, step, release, fusion_weight, cost, budget_left, digest)
 
     def to_release(self) -> Release:
-        """The release, to estimate from."""
+        """The release, as estimators read it."""
         return Release(np.frombuffer(self.release, _ENTRY).astype(np.int64), self.fusion_weight, self.budget_left)
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as JSON takes it: Z_k as whole numbers, the hash in hex."""
-        value = np.frombuffer(self.release, _ENTRY).tolist()
-        return self._asdict() | {"release": value, "hash": self.hash.hex()}
+        """The row as the release message holds it: the release as whole numbers, the grid, the hash in hex."""
+        return {
+            "stream": self.stream,
+            "step": self.step,
+            "release": np.frombuffer(self.release, _ENTRY).tolist(),
+            "fusion_weight": self.fusion_weight,
+            "grid": GRID,
+            "cost": self.cost,
+            "budget_left": self.budget_left,
+            "hash": self.hash.hex(),
+        }
 
 
 class Published(NamedTuple):
-    """What a step has made public.
+    """A committed row and the estimate from it and all rows before it.
 
     Attributes:
         row: the committed row.
-        mean, std: what the estimator makes of it and of all before it, in the state's own units.
+        mean, std: one number for each coordinate of the state, in its units.
     """
 
     row: Row
@@ -81,43 +96,24 @@ def _or_null(amount: int | None) -> int | str:
 
 
 def to_bytes(release: Release) -> bytes:
-    """Z_k as it is stored."""
+    """Z_k as a row stores it."""
     return release.value.astype(_ENTRY, copy=False).tobytes()
 
 
 def release_message(row: Row) -> bytes:
-    """The row as it leaves the building: JSON of fixed width."""
-    content = row.to_dict()
-    width = release_width(row.stream, len(content["release"]), row.cost is not None)
-    return _release_json(content).ljust(width)
+    """The row as JSON, padded with spaces to the width of its stream."""
+    return _to_json(row).ljust(release_width(row.stream, len(row.release) // _ENTRY.itemsize, row.cost is not None))
 
 
 @functools.cache
 def release_width(stream: str, dimension: int, is_total: bool) -> int:
-    """The bytes of every release of that stream: those of the longest that there could be."""
-    budget = _HIGHEST if is_total else None
-    longest = {"stream": stream, "step": _HIGHEST, "release": [_LOWEST] * dimension, "fusion_weight": _HIGHEST}
-    return len(_release_json(longest | {"cost": budget, "budget_left": budget, "hash": "0" * 64}))
+    """The bytes of every release message of the stream: the length of the longest possible one."""
+    amount = _INT64_MAX if is_total else None
+    release = np.full(dimension, _INT64_MIN, _ENTRY).tobytes()
+    return len(_to_json(Row(stream, _INT64_MAX, release, _INT64_MAX, amount, amount, bytes(32))))
 
 
-def orjson() -> Any:
-    """The module orjson, which comes with the extra."""
+def _to_json(row: Row) -> bytes:
     with requires_extra("live", "a JSON message"):
         import orjson
-    return orjson
-
-
-def _release_json(content: dict[str, Any]) -> bytes:
-    message: bytes = orjson().dumps(
-        {
-            "stream": content["stream"],
-            "step": content["step"],
-            "release": content["release"],
-            "fusion_weight": content["fusion_weight"],
-            "grid": GRID,
-            "cost": content["cost"],
-            "budget_left": content["budget_left"],
-            "hash": content["hash"],
-        }
-    )
-    return message
+    return orjson.dumps(row.to_dict())

@@ -1,4 +1,4 @@
-"""Untrusted: whoever reads the releases and estimates the state, with nothing but the estimator's file."""
+"""Untrusted: estimates the state from published releases and the estimator's file."""
 
 from dpfuse.remote.estimator import RemoteEstimator
 

@@ -1,1 +1,1 @@
-"""Simulated sensors: recorded or simulated trajectories, sent to a live centre at the pace of its clock."""
+"""Simulated sensors: recorded or simulated data, sent to a running centre."""

@@ -1,4 +1,4 @@
-"""How played reports reach a centre: in batches over HTTP, or over MQTT with a connection for each vehicle."""
+"""Transports of a replay: batches over HTTP, or MQTT with a connection for each sensor."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dpfuse._extras import requires_extra
 if TYPE_CHECKING:
     import httpx
 
-# A vehicle that has sent nothing for so long has left, and hangs up.
+# A sensor that has sent nothing for so long has left, and its connection is closed.
 _GONE_AFTER_S = 5.0
-# Reports that wait for longer in a broker have missed their step.
+# Reports that wait longer in the broker have missed their step.
 _EXPIRES_AFTER_S = 2
 
 
-class Sent(NamedTuple):
-    """What a vehicle sends: its id, its token, and a report, or anything else."""
+class OutgoingMessage(NamedTuple):
+    """A message of a sensor: a report, or garbage."""
 
     sensor: int
     token: str
@@ -29,38 +29,37 @@ class Sent(NamedTuple):
 
 
 class Transport(Protocol):
-    """A way to the centre."""
+    """Sends messages of sensors to a centre."""
 
-    def send(self, messages: Sequence[Sent]) -> None: ...
+    def send(self, messages: Sequence[OutgoingMessage]) -> None: ...
 
     def close(self) -> None: ...
 
 
 class OverHTTP:
-    """One request for all that is due."""
+    """Sends all messages in one request."""
 
     def __init__(self, client: httpx.Client, *, expects_refusals: bool) -> None:
         self._client, self._expects_refusals = client, expects_refusals
 
-    def send(self, messages: Sequence[Sent]) -> None:
-        """Post them as one batch."""
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
         answer = post(self._client, "/v1/reports", {"reports": [each.message for each in messages]})
         if answer.status_code != 202 or (answer.json()["refused"] and not self._expects_refusals):
             raise PermissionError(
-                f"{self._client.base_url} refuses these reports; are the tokens made with its own secret?"
+                f"{self._client.base_url} refuses these reports; were the tokens made with its secret?"
             )
 
     def close(self) -> None:
-        """Whoever made the client closes it."""
+        """Nothing to do: the maker of the client closes it."""
 
 
 class OverMQTT:
-    """A connection for each vehicle, under its own id and with its token as the password, while it is on the road.
+    """A connection for each sensor that reports. Its user name is the sensor's id, its password the token.
 
     Args:
-        host, port: of the broker; `dpfuse broker` must have been told of the ids.
-        stream: what the reports are for.
-        ca: certificates to trust, if the broker speaks TLS.
+        host, port: of the broker, which needs an account for each id (`dpfuse broker`).
+        stream: the stream of the reports.
+        ca: certificates to trust, for a broker with TLS.
     """
 
     def __init__(self, host: str, port: int, stream: str, *, ca: Path | None = None) -> None:
@@ -74,8 +73,8 @@ class OverMQTT:
         self._last_sent: dict[int, float] = {}
         self._is_refused = threading.Event()
 
-    def send(self, messages: Sequence[Sent]) -> None:
-        """Publish each on its vehicle's own topic."""
+    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+        """Publish each message on the topic of its sensor."""
         now = time.monotonic()
         for sensor, token, message in messages:
             if sensor not in self._clients:
@@ -85,22 +84,22 @@ class OverMQTT:
             self._clients[sensor].publish(topic, json.dumps(message).encode(), qos=1, properties=self._expiry)
         if self._is_refused.is_set():
             raise PermissionError(
-                f"the broker at {self._host}:{self._port} refuses a vehicle; was `dpfuse broker` told of its id, with "
-                f"the same secret? See --ids-from"
+                f"the broker at {self._host}:{self._port} refuses a sensor; give its id and the same secret to "
+                f"`dpfuse broker`, and see --ids-from"
             )
         for sensor in [each for each, last in self._last_sent.items() if last < now - _GONE_AFTER_S]:
-            self._hang_up(sensor)
+            self._disconnect(sensor)
 
     def close(self) -> None:
-        """Let all hang up."""
+        """Close all connections."""
         for sensor in list(self._clients):
-            self._hang_up(sensor)
+            self._disconnect(sensor)
 
     def _connect(self, sensor: int, token: str) -> Any:
         from paho.mqtt import client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        client = paho.Client(CallbackAPIVersion.VERSION2, f"vehicle-{sensor}", protocol=paho.MQTTv5)
+        client = paho.Client(CallbackAPIVersion.VERSION2, f"sensor-{sensor}", protocol=paho.MQTTv5)
         client.username_pw_set(str(sensor), token)
         if self._ca is not None:
             client.tls_set(str(self._ca))
@@ -109,7 +108,7 @@ class OverMQTT:
         client.loop_start()
         return client
 
-    def _hang_up(self, sensor: int) -> None:
+    def _disconnect(self, sensor: int) -> None:
         client = self._clients.pop(sensor)
         del self._last_sent[sensor]
         client.disconnect()
@@ -117,5 +116,5 @@ class OverMQTT:
 
 
 def post(client: httpx.Client, path: str, content: Any) -> httpx.Response:
-    """The answer to some JSON; the standard library writes NaN, which is what some garbage is made of."""
+    """Post JSON; written by the standard library, which allows NaN, as some garbage holds it."""
     return client.post(path, content=json.dumps(content).encode(), headers={"content-type": "application/json"})

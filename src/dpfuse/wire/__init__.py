@@ -1,1 +1,1 @@
-"""The door: how reports come in and releases go out, over HTTP and MQTT, and who may speak."""
+"""The transports of a centre: HTTP, MQTT, their messages, tokens and limits."""

@@ -1,4 +1,4 @@
-"""The configuration of a mosquitto that sensors, centre and estimators may share: who may say and hear what."""
+"""Configuration files for a mosquitto broker: its accounts and what each of them may publish and read."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from dpfuse.wire.messages import MAX_REPORT
 from dpfuse.wire.tokens import Tokens
 
 CENTRE, ESTIMATOR = "centre", "estimator"
-"""The broker's accounts apart from those of the sensors, whose name is their id."""
+"""Accounts of the broker. Each sensor has an account too; its name is the sensor's id."""
 
 _CONFIGURATION = """\
 # Written by `dpfuse broker`. Start it with: mosquitto -c {folder}/mosquitto.conf
 
-# Started by root, mosquitto becomes this user: the one who may read the files beside this one, and nobody else.
+# If root starts mosquitto, it switches to this user, the only one who may read the files in this folder.
 user {user}
 
-# Only programs on this machine. For others, name an address that they reach, and uncomment the lines on TLS: without
-# them everybody on the way reads reports and tokens.
+# The default address is reachable from this machine only. For another address, remove the # before the lines on TLS:
+# without TLS, anybody on the network path can read reports and tokens.
 listener {port} {host}
 # certfile {folder}/server.crt
 # keyfile {folder}/server.key
 
-# Who may connect, and what each may publish and read. Nothing that is not allowed there is.
+# The accounts, and what each may publish and read. What these files do not allow is forbidden.
 allow_anonymous false
 password_file {folder}/passwords
 acl_file {folder}/acl
 
-# Reports wait here while the centre is away, and none is dropped because others sent many: a limit would let one
-# sensor decide whether another is heard. Reports expire, and the centre's session ends {session_s} s after it left.
+# Reports wait here while the centre is away. The queue has no limit: with one, many reports of one sensor could push
+# out the reports of another. Reports expire, and the centre's session ends {session_s} s after it disconnected.
 max_queued_messages 0
 max_queued_bytes 0
-# Reports on their way to the centre that it has not acknowledged yet.
+# Reports that were sent to the centre and are not acknowledged yet.
 max_inflight_messages {inflight}
-# Bytes of one message with its topic; a report has some 150.
+# Bytes of one message with its topic; a report has about 150.
 max_packet_size {size}
 max_keepalive 120
 persistent_client_expiration 1d
 
-# Reports are worth nothing a step later, and releases are in the centre's ledger: nothing is kept on disk.
+# Nothing is stored on disk: reports are useless a step later, and the centre's ledger holds the releases.
 persistence false
 set_tcp_nodelay true
 
-# Who is connected and how much is sent is private: nothing about it under $SYS, and none of it in the log.
+# The connected clients and the number of messages are private: $SYS and the log do not show them.
 sys_interval 0
 connection_messages false
 log_dest stderr
@@ -58,24 +58,24 @@ log_type warning
 """
 
 _ACCESS = f"""\
-# Written by `dpfuse broker`. Whatever is not listed is forbidden: $SYS too.
+# Written by `dpfuse broker`. What is not listed is forbidden, $SYS included.
 
 # The centre reads all reports and publishes all releases.
 user {CENTRE}
 topic read dpfuse/+/reports/+
 topic write dpfuse/+/releases
 
-# Estimators read releases, and nothing else.
+# Estimators read releases only.
 user {ESTIMATOR}
 topic read dpfuse/+/releases
 
-# A sensor, whose name is its id, publishes its own reports. Like everybody it reads releases, to know which step it is;
-# mosquitto warns that the second pattern names nobody, which is meant.
+# A sensor's account has its id as its name. A sensor publishes its own reports and reads releases, which tell it the
+# step. mosquitto warns that the second pattern names no user; that is intended.
 pattern write dpfuse/+/reports/%u
 pattern read dpfuse/+/releases
 """
 
-INFLIGHT = 2000
+MAX_INFLIGHT = 2000
 SESSION_S = 60
 
 
@@ -87,30 +87,30 @@ def write_broker(
     host: str = "127.0.0.1",
     port: int = 1883,
 ) -> Path:
-    """Write mosquitto.conf, acl and passwords into the folder, for these sensors, a centre and an estimator.
+    """Write mosquitto.conf, acl and passwords for these sensors, a centre and an estimator.
 
-    Run it again for other sensors, then send mosquitto a SIGHUP: it reads its passwords anew and cuts nobody off.
+    To change the sensors, run it again and send mosquitto a SIGHUP: it reads the passwords again and keeps all
+    connections.
 
     Returns:
         The path of mosquitto.conf.
     """
-    place = Path(folder).resolve()
-    place.mkdir(parents=True, exist_ok=True)
+    target = Path(folder).resolve()
+    target.mkdir(parents=True, exist_ok=True)
     accounts = {name: tokens.password(name) for name in (CENTRE, ESTIMATOR)}
     accounts |= {str(sensor): tokens.issue(sensor) for sensor in sensors}
     passwords = "".join(f"{name}:{_hash(password)}\n" for name, password in accounts.items())
     user = pwd.getpwuid(os.getuid()).pw_name
-    configuration = _CONFIGURATION.format(
-        folder=place, user=user, host=host, port=port, inflight=INFLIGHT, size=MAX_REPORT + 512, session_s=SESSION_S
-    )
-    _write(place / "passwords", passwords)
-    _write(place / "acl", _ACCESS)
-    _write(place / "mosquitto.conf", configuration)
-    return place / "mosquitto.conf"
+    limits = {"inflight": MAX_INFLIGHT, "size": MAX_REPORT + 512, "session_s": SESSION_S}
+    configuration = _CONFIGURATION.format(folder=target, user=user, host=host, port=port, **limits)
+    _write(target / "passwords", passwords)
+    _write(target / "acl", _ACCESS)
+    _write(target / "mosquitto.conf", configuration)
+    return target / "mosquitto.conf"
 
 
 def _write(path: Path, text: str) -> None:
-    """Put the text in place at once, readable for its owner alone: who has an account is private."""
+    """Replace the file in one step; only its owner may read it, as the list of accounts is private."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
@@ -119,7 +119,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _hash(password: str) -> str:
-    """As mosquitto_passwd writes it: PBKDF2 with SHA-512. Passwords here are random, so few rounds will do."""
+    """The password as mosquitto_passwd writes it: PBKDF2 with SHA-512; few rounds suffice for random passwords."""
     salt, rounds = secrets.token_bytes(12), 101
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, rounds)
     return f"$7${rounds}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"

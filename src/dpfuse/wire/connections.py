@@ -1,4 +1,4 @@
-"""How many connections a centre takes, and what becomes of the others: before the system runs out of them."""
+"""Limits on connections that keep the process below its limit of open files."""
 
 from __future__ import annotations
 
@@ -10,50 +10,50 @@ from typing import Any, NamedTuple
 
 from dpfuse._extras import requires_extra
 
-# More would be of no use to one process; some systems allow a thousand million.
-_MOST_FILES = 65536
+# One process has no use for more; some systems allow a thousand million.
+_MAX_FILES = 65536
 BACKLOG = 256
-"""Connections that may wait to be taken: asyncio takes so many at once, before anybody can refuse one."""
-# Open files of our own: ledger, readers of it, broker.
-_OWN = 256
+"""Connections that may wait to be accepted: asyncio accepts so many at once, before any can be refused."""
+# Open files for everything else: ledger, its readers, broker.
+_OTHER_FILES = 256
 _REQUEST_S = 30.0
-_SELDOM_S = 60.0
+_LOG_EVERY_S = 60.0
 
 
-class Room(NamedTuple):
-    """What fits into the open files that a process may have, with room for those of its own.
+class ConnectionLimits(NamedTuple):
+    """Numbers of connections that fit into the process's limit of open files.
 
     Attributes:
         num_served: connections that are served.
-        num_taken: connections that are taken at all; those above `num_served` are told to come back later.
+        num_accepted: connections that are accepted. Those above `num_served` are answered 503, the rest are cut off.
     """
 
     num_served: int
-    num_taken: int
+    num_accepted: int
 
     @property
-    def num_seats(self) -> int:
-        """For each of two kinds of subscribers: with all of them there, a third is left for others."""
+    def max_subscribers(self) -> int:
+        """The most subscribers of either kind, releases and feed: a third is left for all other connections."""
         return self.num_served // 3
 
 
-def make_room() -> Room:
-    """Raise the limit of open files to what the system allows; what fits then."""
+def raise_limits() -> ConnectionLimits:
+    """Raise the limit of open files as far as the system allows; returns the connections that fit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
     if wanted > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    num_files = min(soft, _MOST_FILES) if soft != resource.RLIM_INFINITY else _MOST_FILES
-    num_taken = max(num_files - BACKLOG - _OWN, num_files // 4)
-    return Room(7 * num_taken // 8, num_taken)
+    num_files = min(soft, _MAX_FILES) if soft != resource.RLIM_INFINITY else _MAX_FILES
+    num_accepted = max(num_files - BACKLOG - _OTHER_FILES, num_files // 4)
+    return ConnectionLimits(7 * num_accepted // 8, num_accepted)
 
 
-def limited_protocol(room: Room, refuse: Any) -> Any:
-    """Uvicorn's protocol for HTTP, within that room; `refuse` is the application that answers the others.
+def limited_protocol(limits: ConnectionLimits, refuse: Any) -> Any:
+    """Uvicorn's protocol for HTTP within the limits; `refuse` is the application for connections above `num_served`.
 
-    A connection on which no request has come after half a minute is closed.
+    A connection without a request is closed after half a minute.
     """
     with requires_extra("live", "serving over HTTP"):
         from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -61,10 +61,10 @@ def limited_protocol(room: Room, refuse: Any) -> Any:
     class Limited(H11Protocol):
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
-            if len(self.connections) > room.num_taken:
+            if len(self.connections) > limits.num_accepted:
                 transport.abort()
                 return
-            if len(self.connections) > room.num_served:
+            if len(self.connections) > limits.num_served:
                 self.app = refuse
             self.loop.call_later(_REQUEST_S, self.close_if_silent)
 
@@ -75,8 +75,8 @@ def limited_protocol(room: Room, refuse: Any) -> Any:
     return Limited
 
 
-class Seldom(logging.Filter):
-    """Of a system that is out of files, one line a minute: asyncio tells of it without end, with tracebacks."""
+class LogSeldom(logging.Filter):
+    """Keeps one line a minute about missing open files: asyncio logs each of them with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,10 +84,10 @@ class Seldom(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
-        if "out of system resource" not in message and "_start_serving" not in message:  # or that it tries again
+        if "out of system resource" not in message and "_start_serving" not in message:  # the second is its retry
             return True
-        record.msg, record.args, record.exc_info = "no more open files: new connections wait", (), None
+        record.msg, record.args, record.exc_info = "no open files left: new connections wait", (), None
         is_time = time.monotonic() >= self._next_s
         if is_time:
-            self._next_s = time.monotonic() + _SELDOM_S
+            self._next_s = time.monotonic() + _LOG_EVERY_S
         return is_time

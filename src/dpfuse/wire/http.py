@@ -1,4 +1,4 @@
-"""The centre over HTTP: reports in, releases out, and what anybody may know about both."""
+"""The centre over HTTP: reports come in; releases and public facts go out."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.statement import Statement, state_guarantee
-from dpfuse.public.hub import Hub, ReplayNotes
 from dpfuse.public.openapi import CLOCK, GUARANTEE, RELEASES, answers
-from dpfuse.public.rows import orjson, release_message
+from dpfuse.public.rows import release_message
 from dpfuse.wire import openapi
-from dpfuse.wire.intake import Intake
+from dpfuse.wire.intake import Intake, wait_for_release
 from dpfuse.wire.messages import MAX_BATCH, MAX_BODY, read_json
-from dpfuse.wire.tokens import Tokens
 
 with requires_extra("live", "serving over HTTP"):
+    import orjson
     from fastapi import FastAPI, Header, Path, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
-from dpfuse.public.events import LAST_STEP, EventStream, Seats, first_after, release_frames
+from dpfuse.public.events import LAST_STEP, EventStream, SubscriberLimit, first_after, release_frames
 from dpfuse.public.feed import Feed
 from dpfuse.public.metrics import metrics_router
 from dpfuse.public.page import page_router
@@ -35,21 +34,23 @@ if TYPE_CHECKING:
     from dpfuse.centre.centre import FusionCentre
     from dpfuse.centre.clock import Ticker
     from dpfuse.policy.design import Design
+    from dpfuse.public.hub import Hub
+    from dpfuse.public.replay_notes import ReplayNotes
 
 MAX_SUBSCRIBERS = 1000
-"""Streams of releases that are followed at once, and as many of the page's feed."""
+"""Subscribers to releases at the same time, and as many to the page's feed."""
 _BODY_S = 10.0
 _PAGE = 1000
 _CLOSE = {"connection": "close"}
 _log = logging.getLogger(__name__)
 
-Stream = Annotated[str, Path(description="the name of a stream, as /v1/guarantee lists them", max_length=64)]
-Start = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step that is wanted")]
+Stream = Annotated[str, Path(description="the name of a stream; /v1/guarantee lists them", max_length=64)]
+Start = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step to return")]
 _CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
 
 
 class Refused(Exception):
-    """An answer with an error in it; the message is a constant, never anything that was sent."""
+    """An error answer. Its message is a constant and holds nothing that was sent."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -60,39 +61,37 @@ def make_app(
     centre: FusionCentre,
     ticker: Ticker,
     hub: Hub,
-    tokens: Tokens,
+    intake: Intake,
     *,
-    design: Design,
-    replay: bool = False,
-    page: bool = True,
     labels: Sequence[str] = (),
     max_subscribers: int = MAX_SUBSCRIBERS,
 ) -> FastAPI:
-    """The application: /v1 for programs and, unless turned off, the page for people.
+    """The application: /v1 for programs and a page for people.
 
     **Guarantees**
-        - Every report with a right token gets the same answer, byte for byte, whatever the centre knows of its sensor,
-          stream and step, and whatever its values are.
-        - No answer, header, error or log line holds a value that was sent. Every error has one shape.
-        - Releases come from the hub, hence not before their moment, at fixed width.
-        - Sizes are limited, and a client that is slow holds up nobody else.
+        - Every report with a valid token gets the same answer, byte for byte. The answer does not depend on the
+          report's sensor, stream, step and values, or on anything that the centre knows.
+        - No answer, header, error or log line holds a value that was sent. All errors have the same JSON shape.
+        - Releases come from the hub: never before their moment, and at fixed width.
+        - The size of a request is limited. A slow client delays no other.
 
     Args:
-        replay: the data is nobody's: the truth may be told, and the page shows it.
-        labels: what the page calls each coordinate of the state: "density [veh/km]".
-        max_subscribers: how many may follow releases at once, and how many the page's feed.
+        intake: takes the reports. If it has notes, the centre runs a replay: its data is simulated or public, the truth
+            may be sent, and the page shows both.
+        labels: the page's name for each coordinate of the state, such as "density [veh/km]".
+        max_subscribers: how many may follow the releases at the same time, and how many the page's feed.
     """
     app = FastAPI(
         title="dpfuse fusion centre",
         version="1",
-        description="Private reports in, releases under a hard privacy budget out.",
+        description="Takes private reports and publishes releases under a hard privacy budget.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.notes = notes = ReplayNotes() if replay else None
+    design, notes = centre.design, intake.notes
     feed = Feed(
-        hub, design, interval_s=ticker.interval_s, first_step=centre.now, state=lambda: ticker.state, notes=notes
+        hub, design, interval_s=ticker.interval_s, first_step=centre.now, status=lambda: ticker.status, notes=notes
     )
     statement = state_guarantee(
         feed.guarantee,
@@ -101,28 +100,27 @@ def make_app(
         num_streams=len(centre.ledger_streams),
     )
     _handle_errors(app)
-    _add_reports(app, Intake(centre, tokens, ticker, notes))
-    _add_releases(app, ticker, hub, Seats(max_subscribers))
+    _add_reports(app, intake, ticker)
+    _add_releases(app, ticker, hub, SubscriberLimit(max_subscribers))
     _add_facts(app, ticker, feed, statement)
     _add_estimator(app, design)
     if notes is not None:
         _add_truth(app, ticker, hub, notes)
     app.include_router(metrics_router(feed, ticker.clock))
-    if page:
-        app.include_router(page_router(feed, statement, labels=labels, max_followers=max_subscribers))
+    app.include_router(page_router(feed, statement, labels=labels, max_subscribers=max_subscribers))
     return app
 
 
-def _add_reports(app: FastAPI, intake: Intake) -> None:
+def _add_reports(app: FastAPI, intake: Intake, ticker: Ticker) -> None:
     responses = answers(202, openapi.RECEIVED, 400, 408, 413, 415, 422)
 
     @app.post(
         "/v1/reports", status_code=202, responses=responses, openapi_extra=openapi.takes(openapi.REPORTS), tags=["in"]
     )
     async def send_reports(request: Request) -> Response:
-        """Hand in reports, of one sensor or of many."""
+        """Send reports of one or many sensors."""
         text = await _read_body(request)
-        await intake.make_way()
+        await wait_for_release(ticker)
         body = _parse(text)
         batch = body.get("reports") if isinstance(body, dict) else None
         if not isinstance(batch, list):
@@ -131,11 +129,11 @@ def _add_reports(app: FastAPI, intake: Intake) -> None:
             raise Refused(
                 413, "too_many_reports", f"a request must hold at most {MAX_BATCH} reports; send more requests"
             )
-        refused = await intake.take(batch)
+        refused = await intake.accept_batch(batch, ticker)
         return _answer({"received": len(batch) - len(refused), "refused": refused}, 202)
 
 
-def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, seats: Seats) -> None:
+def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, subscribers: SubscriberLimit) -> None:
     @app.get("/v1/streams/{stream}/releases", responses=answers(200, RELEASES, 404, 422), tags=["out"])
     def get_releases(
         stream: Stream, start: Start = 1, limit: Annotated[int, Query(ge=1, le=_PAGE, description="how many")] = _PAGE
@@ -151,25 +149,24 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, seats: Seats) -> None:
         tags=["out"],
     )
     async def follow_releases(
-        stream: Stream, start: Start = 1, last_event_id: Annotated[str, Header(description="go on after it")] = ""
+        stream: Stream, start: Start = 1, last_event_id: Annotated[str, Header(description="continue after it")] = ""
     ) -> Response:
-        """Releases from a step on, and each one as it is published, as server-sent events."""
+        """Releases from a step on, then each new release when it is published, as server-sent events."""
         start = first_after(last_event_id, start)
-        frames = release_frames(hub, _known(hub, stream), start, lambda: str(ticker.state))
-        if not seats.take():
-            raise Refused(429, "too_many_subscribers", "too many subscribers; come back later, or ask for /releases")
-        return EventStream(frames, seats.leave)
+        frames = release_frames(hub, _known(hub, stream), start, lambda: str(ticker.status))
+        if not subscribers.admit():
+            raise Refused(429, "too_many_subscribers", "too many subscribers; try again later, or read /releases")
+        return EventStream(frames, subscribers.leave)
 
 
 def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, statement: Statement) -> None:
-    """The guarantee, and how much of it is spent."""
     guarantee = statement.to_dict() | _settings(feed, ticker.delay_s)
 
     @app.get("/v1/clock", responses=answers(200, CLOCK), tags=["facts"])
     async def get_clock() -> Response:
-        """The step that reports are collected for, and how it stands with the centre."""
+        """The step that reports are collected for, and the status of the centre."""
         spent = [stream for stream in feed.hub.streams if feed.is_spent(stream)]
-        return _answer({**ticker.clock(), "state": ticker.state, "spent": spent})
+        return _answer({**ticker.clock(), "status": ticker.status, "spent": spent})
 
     @app.get("/v1/guarantee", responses=answers(200, GUARANTEE), tags=["facts"])
     async def get_guarantee() -> Response:
@@ -201,12 +198,12 @@ def _add_estimator(app: FastAPI, design: Design) -> None:
 
     @app.get("/v1/estimator", responses=answers(200, "application/zip"), tags=["facts"])
     async def get_estimator() -> Response:
-        """The estimator's file, for `dpfuse estimate`: all that is needed to read releases, and nothing else."""
+        """The estimator's file, which turns releases into estimates; `dpfuse estimate` reads it."""
         return Response(content, media_type="application/zip")
 
 
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:
-    hub.watch(lambda published: notes.time(published[-1].row.step, ticker.last_latency_s))
+    hub.on_publish(lambda published: notes.set_latency(published[-1].row.step, ticker.last_latency_s))
     responses = answers(202, {"type": "object"}, 400, 408, 413, 415, 422)
 
     @app.post(
@@ -216,8 +213,8 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
         openapi_extra=openapi.takes(openapi.TRUTH),
         tags=["in"],
     )
-    async def tell_truth(request: Request) -> Response:
-        """In a replay, tell what the estimate should have been."""
+    async def send_truth(request: Request) -> Response:
+        """In a replay, send the true state of a step."""
         body = _parse(await _read_body(request))
         body = body if isinstance(body, dict) else {}
         stream, step, state = body.get("stream"), body.get("step"), body.get("state")
@@ -225,7 +222,7 @@ def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> No
         if not (isinstance(stream, str) and type(step) is int and isinstance(state, list) and is_state):
             raise Refused(422, "not_a_truth", 'the body must be {"stream": name, "step": number, "state": [numbers]}')
         if stream in hub.streams and abs(step - hub.last_step(stream)) < _PAGE:
-            notes.tell(stream, step, state)
+            notes.set_truth(stream, step, state)
         return _answer({}, 202)
 
 
@@ -236,7 +233,7 @@ def _known(hub: Hub, stream: str) -> str:
 
 
 async def _read_body(request: Request) -> bytes:
-    """The body of a request that says it is JSON, within the limits of size and time."""
+    """The body of a request with a JSON content type, within the limits of size and time."""
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refused(415, "not_json", "the body must be application/json")
     too_large = Refused(413, "too_large", f"the body must have at most {MAX_BODY} bytes; send smaller batches")
@@ -251,7 +248,7 @@ async def _read_body(request: Request) -> bytes:
                 if len(body) > MAX_BODY:
                     raise too_large
     except TimeoutError:
-        raise Refused(408, "too_slow", f"the body must come within {_BODY_S:g} s") from None
+        raise Refused(408, "too_slow", f"the body must arrive within {_BODY_S:g} s") from None
     return bytes(body)
 
 
@@ -263,7 +260,7 @@ def _parse(body: bytes) -> Any:
 
 
 def _answer(content: dict[str, Any], status: int = 200) -> Response:
-    return Response(orjson().dumps(content), status, media_type="application/json")
+    return Response(orjson.dumps(content), status, media_type="application/json")
 
 
 def _error(status: int, code: str, message: str, headers: Any = None) -> Response:
@@ -273,11 +270,11 @@ def _error(status: int, code: str, message: str, headers: Any = None) -> Respons
 
 
 def _handle_errors(app: FastAPI) -> None:
-    """One shape for all errors, with nothing in them that was sent."""
+    """Give all errors the same shape and keep out of them what was sent."""
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        # Of a body that is not wanted the rest would be read, and thrown away, for as long as it comes.
+        # On an open connection the server would go on to read the rest of a body that it has refused.
         headers = _CLOSE if error.status in (408, 413, 415) else {}
         return _error(error.status, error.code, error.message, headers)
 
@@ -293,16 +290,16 @@ def _handle_errors(app: FastAPI) -> None:
         code = _CODES.get(error.status_code, "refused")
         return _error(error.status_code, code, f"{code.replace('_', ' ')}; see /openapi.json", error.headers)
 
-    app.add_middleware(_Silencer)
+    app.add_middleware(_HideErrors)
 
 
 async def too_busy(scope: Any, receive: Any, send: Any) -> None:
-    """An application for connections beyond what the system has room for."""
-    await _error(503, "too_busy", "too many connections; come back later", _CLOSE)(scope, receive, send)
+    """The application for connections above the limit."""
+    await _error(503, "too_busy", "too many connections; try again later", _CLOSE)(scope, receive, send)
 
 
-class _Silencer:
-    """The last resort: an error of ours is answered and logged by its type and place, as its text may hold a value."""
+class _HideErrors:
+    """Logs the type and place of an unexpected error and answers 500. The error's text may hold a private value."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -317,12 +314,12 @@ class _Silencer:
 
         try:
             await self._app(scope, receive, note)
-        except asyncio.CancelledError:  # the centre stops, and this one was not done in time
+        except asyncio.CancelledError:  # the centre stops before this request is answered
             if not is_started and scope["type"] == "http":
-                await _error(503, "stopping", "the centre stops; come back later", _CLOSE)(scope, receive, send)
+                await _error(503, "stopping", "the centre stops; try again later", _CLOSE)(scope, receive, send)
             raise
         except Exception as error:
             place = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
             if not is_started and scope["type"] == "http":
-                await _error(500, "internal", "an error of the centre's own; see its log")(scope, receive, send)
+                await _error(500, "internal", "the centre has an error of its own; see its log")(scope, receive, send)

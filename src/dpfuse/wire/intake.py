@@ -1,4 +1,4 @@
-"""From messages to the centre's inbox: whose they are, in parts, and out of the way of a release."""
+"""The way of a report from any transport to the centre."""
 
 from __future__ import annotations
 
@@ -6,55 +6,69 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpfuse.public.hub import ReplayNotes
 from dpfuse.wire.messages import parse_report, token_of
-from dpfuse.wire.tokens import Tokens
 
 if TYPE_CHECKING:
     from dpfuse.centre.centre import FusionCentre
     from dpfuse.centre.clock import Ticker
+    from dpfuse.public.replay_notes import ReplayNotes
+    from dpfuse.wire.tokens import Tokens
 
 # About a millisecond of work.
-_AT_ONCE = 200
-# Before and after the moment of a release, but no more than this share of the interval.
+_PART_SIZE = 200
+# No work starts this long before or after the moment of a release, or this share of the interval if that is shorter.
 _QUIET_S, _QUIET_SHARE = 0.003, 0.02
 
 
 class Intake:
-    """Takes batches of reports, while the event loop has other things to do.
+    """Checks whose message it is, reads the report in it and hands the report to the centre.
+
+    A transport decodes the JSON, calls `accept` and sends its own kind of answer.
 
     **Guarantees**
-        - What comes back depends on the batch and the secret alone.
-        - A release does not wait for reports, so when it leaves does not tell how many came: a batch is taken in small
-          parts, and none of them just before or after the moment of a release, which is public.
+        - The positions that come back depend on the messages and the centre's secret alone.
+        - `accept_batch` never delays a release, so the time of a release does not show how many reports came: it takes
+          a batch in small parts and works on none of them around the moment of a release, which is public.
+
+    Args:
+        notes: counts reports in a replay; None for a centre with real sensors.
     """
 
-    def __init__(self, centre: FusionCentre, tokens: Tokens, ticker: Ticker, notes: ReplayNotes | None = None) -> None:
-        self._centre, self._tokens, self._ticker, self._notes = centre, tokens, ticker, notes
+    def __init__(self, centre: FusionCentre, tokens: Tokens, notes: ReplayNotes | None = None) -> None:
+        self._centre, self._tokens, self.notes = centre, tokens, notes
 
-    async def take(self, batch: Sequence[Any]) -> list[int]:
-        """Hand a batch to the centre; the positions with a bad token."""
-        refused: list[int] = []
-        for first in range(0, len(batch), _AT_ONCE):
-            await self.make_way()
-            refused += [first + position for position in self._take_part(batch[first : first + _AT_ONCE])]
-        return refused
+    def accept(self, messages: Sequence[Any], sender: tuple[str, int] | None = None) -> list[int]:
+        """Hand every report with a valid token to the centre; returns the positions of the other messages.
 
-    async def make_way(self) -> None:
-        """Let others go first, and a release that is due in a moment above all."""
-        clock = self._ticker.clock()
-        due_in_s = (clock["closes_in_s"] + clock["delay_s"]) % clock["interval_s"]
-        quiet_s = min(_QUIET_S, _QUIET_SHARE * clock["interval_s"])
-        await asyncio.sleep(due_in_s + quiet_s if due_in_s < quiet_s else 0)
-
-    def _take_part(self, batch: Sequence[Any]) -> list[int]:
+        Args:
+            messages: decoded JSON, of any shape.
+            sender: the stream and the sensor that the transport itself names, for example by a topic. A report of
+                another stream or sensor is refused.
+        """
         refused = []
-        for position, message in enumerate(batch):
+        for position, message in enumerate(messages):
             sensor = self._tokens.sensor_of(token_of(message))
-            if sensor is None:
+            report = None if sensor is None else parse_report(message)
+            if sensor is None or (sender and (report is None or sender != (report.stream, sensor))):
                 refused.append(position)
-            elif (report := parse_report(message)) is not None:
+            elif report is not None:
                 self._centre.receive(report.stream, sensor, report.step, report.values)
-                if self._notes is not None and report.stream in self._centre.streams:
-                    self._notes.count(report.stream, report.step)
+                if self.notes is not None and report.stream in self._centre.streams:
+                    self.notes.count_report(report.stream, report.step)
         return refused
+
+    async def accept_batch(self, messages: Sequence[Any], ticker: Ticker) -> list[int]:
+        """`accept` for an event loop that also sends the releases."""
+        refused: list[int] = []
+        for first in range(0, len(messages), _PART_SIZE):
+            await wait_for_release(ticker)
+            refused += [first + position for position in self.accept(messages[first : first + _PART_SIZE])]
+        return refused
+
+
+async def wait_for_release(ticker: Ticker) -> None:
+    """Let other tasks run; if a release is due within a moment, wait until it has left."""
+    clock = ticker.clock()
+    due_in_s = (clock["closes_in_s"] + clock["delay_s"]) % clock["interval_s"]
+    quiet_s = min(_QUIET_S, _QUIET_SHARE * clock["interval_s"])
+    await asyncio.sleep(due_in_s + quiet_s if due_in_s < quiet_s else 0)

@@ -1,4 +1,4 @@
-"""A whole centre in one process: ledger, ticker, hub, HTTP in the main thread, and a bridge to a broker if wanted."""
+"""A whole centre in one process: ledger, ticker, hub and HTTP server, and if asked a bridge to an MQTT broker."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,9 @@ from dpfuse.centre.clock import Ticker
 from dpfuse.errors import DpfuseError
 from dpfuse.ledger import create_ledger, open_ledger, public_rows
 from dpfuse.public.hub import Hub
-from dpfuse.wire.connections import BACKLOG, Room, Seldom, limited_protocol, make_room
+from dpfuse.public.replay_notes import ReplayNotes
+from dpfuse.wire.connections import BACKLOG, ConnectionLimits, LogSeldom, limited_protocol, raise_limits
+from dpfuse.wire.intake import Intake
 from dpfuse.wire.messages import check_stream_name
 from dpfuse.wire.tokens import Tokens
 
@@ -29,20 +32,20 @@ if TYPE_CHECKING:
     from dpfuse.policy.design import Design
 
 _log = logging.getLogger(__name__)
-# How long one thread may keep the others waiting, a release above all.
+# The longest time for which a thread keeps the interpreter while others wait: a release must leave in time.
 _SWITCH_S = 0.0005
-# A peer that acknowledges nothing for so long is cut off by the kernel.
-_UNHEARD_MS = 30_000
+# The kernel closes a connection whose peer acknowledges nothing for so long.
+_UNACKNOWLEDGED_MS = 30_000
 
 
-class Listen(NamedTuple):
-    """Where a centre is reached.
+class Endpoints(NamedTuple):
+    """The addresses of a centre.
 
     Attributes:
-        host, port: of HTTP; port 0 is any that is free.
-        tls_cert, tls_key: to speak HTTPS.
-        mqtt: the broker, as "host:port"; None for none.
-        mqtt_ca: the certificates to trust, if it speaks TLS.
+        host, port: of HTTP; port 0 is any free port.
+        tls_cert, tls_key: certificate and key for HTTPS.
+        mqtt: the broker, as "host:port"; None for no broker.
+        mqtt_ca: the certificates to trust, for a broker with TLS.
     """
 
     host: str = "127.0.0.1"
@@ -53,38 +56,50 @@ class Listen(NamedTuple):
     mqtt_ca: Path | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class CentreOptions:
+    """Settings of a running centre; all of them are public.
+
+    Attributes:
+        streams: the names of the streams; None for those of the ledger, or "main" in a new one.
+        is_new: make the ledger. Refused if the ledger exists; without it, refused if the ledger is missing.
+        interval_s, delay_s: see `Ticker`.
+        is_replay: the data is simulated or public, so the page may show truth, latency and number of reports.
+        labels: the page's name for each coordinate of the state.
+    """
+
+    streams: Sequence[str] | None = None
+    is_new: bool = False
+    interval_s: float | None = None
+    delay_s: float | None = None
+    is_replay: bool = False
+    labels: Sequence[str] = ()
+
+
 def run_centre(
     design: Design,
     ledger: str,
     tokens: Tokens,
-    listen: Listen,
-    *,
-    streams: Sequence[str] | None = None,
-    is_new: bool = False,
-    interval_s: float | None = None,
-    delay_s: float | None = None,
-    is_replay: bool = False,
-    labels: Sequence[str] = (),
+    endpoints: Endpoints,
+    options: CentreOptions,
     announce: Callable[[str], object] = print,
 ) -> None:
-    """Serve until SIGINT or SIGTERM; the main thread of a process.
-
-    Args:
-        is_new: make the ledger, with these streams; refused if there is one already, as without it if there is none.
+    """Serve until SIGINT or SIGTERM, in the main thread of a process; `announce` gets the address.
 
     Raises:
-        LedgerRefused: the ledger cannot be opened, or failed on the way: nothing was released after that.
+        LedgerRefused: the ledger could not be opened, or it failed later. Nothing was released after the failure.
     """
     from dpfuse.wire.http import MAX_SUBSCRIBERS, make_app
 
     sys.setswitchinterval(_SWITCH_S)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    logging.getLogger("asyncio").addFilter(Seldom())
-    room = make_room()
-    names = None if streams is None else [check_stream_name(name) for name in streams]
-    broker = _parse_address(listen.mqtt)
+    logging.getLogger("asyncio").addFilter(LogSeldom())
+    limits = raise_limits()
+    names = None if options.streams is None else [check_stream_name(name) for name in options.streams]
+    broker = _parse_address(endpoints.mqtt)
     with ExitStack() as stack:
-        listener = stack.enter_context(_bind(listen.host, listen.port))
+        listener = stack.enter_context(_bind(endpoints.host, endpoints.port))
+        is_new = options.is_new
         opened = create_ledger(ledger, design, names or ("main",)) if is_new else open_ledger(ledger, design, names)
         book = stack.enter_context(opened)
         for name in book.streams:
@@ -92,23 +107,23 @@ def run_centre(
         centre = FusionCentre(design, book)
         hub = Hub({name: book.last_step(name) for name in book.streams}, partial(public_rows, ledger), centre.past)
         errors: list[BaseException] = []
-        ticker = Ticker(centre, hub.publish, interval_s, delay_s, on_error=errors.append)
-        num_seats = min(MAX_SUBSCRIBERS, room.num_seats)
-        app = make_app(
-            centre, ticker, hub, tokens, design=design, replay=is_replay, labels=labels, max_subscribers=num_seats
-        )
-        server = _make_server(app, listen, room, ticker, hub, lambda: bool(errors))
+        ticker = Ticker(centre, hub.publish, options.interval_s, options.delay_s, on_error=errors.append)
+        intake = Intake(centre, tokens, ReplayNotes() if options.is_replay else None)
+        max_subscribers = min(MAX_SUBSCRIBERS, limits.max_subscribers)
+        app = make_app(centre, ticker, hub, intake, labels=options.labels, max_subscribers=max_subscribers)
+        server = _make_server(app, endpoints, limits, ticker, hub, lambda: bool(errors))
         if broker is not None:
+            from dpfuse.wire.broker import CENTRE
             from dpfuse.wire.mqtt import Bridge
 
-            ca = None if listen.mqtt_ca is None else str(listen.mqtt_ca)
-            bridge = Bridge(centre, hub, tokens, *broker, ca=ca, notes=app.state.notes)
+            ca = None if endpoints.mqtt_ca is None else str(endpoints.mqtt_ca)
+            bridge = Bridge(intake, hub, tokens.password(CENTRE), *broker, ca=ca)
             bridge.start()
             stack.callback(bridge.stop)
         ticker.start()
         stack.callback(ticker.stop)
-        announce(_address(listen, listener.getsockname()[1]))
-        with _signals_end_quietly():
+        announce(_address(endpoints, listener.getsockname()[1]))
+        with _quiet_signals():
             server.run(sockets=[listener])
     if errors:
         error = errors[0]
@@ -118,7 +133,12 @@ def run_centre(
 
 
 def _make_server(
-    app: FastAPI, listen: Listen, room: Room, ticker: Ticker, hub: Hub, has_failed: Callable[[], bool]
+    app: FastAPI,
+    endpoints: Endpoints,
+    limits: ConnectionLimits,
+    ticker: Ticker,
+    hub: Hub,
+    has_failed: Callable[[], bool],
 ) -> Any:
     from dpfuse.wire.http import too_busy
 
@@ -130,20 +150,20 @@ def _make_server(
             return await super().on_tick(counter) or has_failed()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await asyncio.to_thread(ticker.stop)  # its last release is told to everybody before anything ends
-            hub.close()  # streams of events end, or nobody would ever leave
+            await asyncio.to_thread(ticker.stop)  # the last release is published before any connection ends
+            hub.close()  # ends all event streams; the server waits for them
             await super().shutdown(sockets)
 
     return Server(
         uvicorn.Config(
             app,
-            http=limited_protocol(room, too_busy),
-            log_level="critical",  # errors are logged by the application, and without what was sent
+            http=limited_protocol(limits, too_busy),
+            log_level="critical",  # the application logs its errors, without what was sent
             access_log=False,
             backlog=BACKLOG,
             server_header=False,
-            ssl_certfile=listen.tls_cert,
-            ssl_keyfile=listen.tls_key,
+            ssl_certfile=endpoints.tls_cert,
+            ssl_keyfile=endpoints.tls_key,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=3,
             lifespan="off",
@@ -154,23 +174,22 @@ def _make_server(
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """A socket that listens already: whoever has the address may connect, and waits for the first step."""
+    """A listening socket: clients may connect before the first step, and wait."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
-    # Both go over to every connection. Without the first, answers wait 40 ms for an acknowledgement.
+    # Every connection inherits both options. Without the first, answers wait 40 ms for an acknowledgement.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with suppress(AttributeError, OSError):
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNHEARD_MS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNACKNOWLEDGED_MS)
     return listener
 
 
-def _address(listen: Listen, port: int) -> str:
-    """Where it is reached; with a warning if others can listen in."""
-    is_open = listen.tls_cert is None and listen.host not in ("127.0.0.1", "::1", "localhost")
-    if is_open:
-        _log.warning("reports and tokens cross the network in the clear; give --tls-cert and --tls-key, or use a proxy")
-    scheme = "http" if listen.tls_cert is None else "https"
-    return f"{scheme}://{f'[{listen.host}]' if ':' in listen.host else listen.host}:{port}"
+def _address(endpoints: Endpoints, port: int) -> str:
+    """The URL of the centre; logs a warning if others on the network could read reports."""
+    host, has_tls = endpoints.host, endpoints.tls_cert is not None
+    if not has_tls and host not in ("127.0.0.1", "::1", "localhost"):
+        _log.warning("reports and tokens cross the network unencrypted; give --tls-cert and --tls-key, or use a proxy")
+    return f"{'https' if has_tls else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _parse_address(text: str | None) -> tuple[str, int] | None:
@@ -183,8 +202,8 @@ def _parse_address(text: str | None) -> tuple[str, int] | None:
 
 
 @contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-    """The server stops at SIGINT and SIGTERM and then raises them again: here that is the end of the work, exit 0."""
+def _quiet_signals() -> Iterator[None]:
+    """Ignore SIGINT and SIGTERM when the server raises them again after it has stopped, so that the exit code is 0."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -1,9 +1,9 @@
-"""Tokens: who may report as which sensor.
+"""Tokens: each one allows to send reports as one sensor.
 
     token = "<id>." + hex(HMAC-SHA256(secret, "dpfuse sensor <id>"))
 
-The centre keeps one secret and no list: a token is right if the secret made it. The accounts of the broker have
-passwords from the same secret, "dpfuse account <name>".
+The centre keeps one secret and no list: a token is valid if the secret made it. The passwords of the broker's accounts
+come from the same secret and the text "dpfuse account <name>".
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from dpfuse.errors import FileRefused
 LARGEST_ID = 2**63 - 1
 _TOKEN = re.compile(r"(0|[1-9][0-9]{0,18})\.[0-9a-f]{64}", re.ASCII)
 _SECRET = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_REMEMBERED = 2**17
+_CACHE_SIZE = 2**17
 
 
 class Tokens:
-    """Issues tokens and tells whose they are.
+    """Issues tokens and finds the sensor of a token.
 
     **Guarantees**
-        - Whoever lacks the secret has no token but those issued, and a token is good for its own id alone.
-        - Whether a token is taken depends on the token and the secret, on nothing that the centre knows.
-        - What is remembered, to be quick, is bounded, and only tokens that are right get in.
+        - Without the secret nobody can make a token. A token is valid for its own id only.
+        - Whether a token is valid depends on the token and the secret alone.
+        - The cache of checked tokens is bounded and holds valid tokens only.
 
     Args:
-        secret: 32 bytes that nobody else has.
+        secret: 32 bytes, known to the centre only.
     """
 
     def __init__(self, secret: bytes) -> None:
@@ -43,12 +43,12 @@ class Tokens:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokens:
-        """The tokens of the secret in a file that `new_secret` wrote."""
+        """Tokens made with the secret in a file that `new_secret` wrote."""
         target = Path(path)
         if not target.is_file():
             raise FileRefused(f"no secret at {target}; make one with `dpfuse token --new --secret {target}`")
         if stat.S_IMODE(target.stat().st_mode) & 0o077:
-            raise FileRefused(f"{target} holds a secret and others may read it; chmod 600 it")
+            raise FileRefused(f"only its owner may read the secret in {target}; run `chmod 600 {target}`")
         text = target.read_text(encoding="ascii", errors="replace").strip()
         if not _SECRET.fullmatch(text):
             raise FileRefused(f"{target} must hold one line of 64 hex digits; make it with `dpfuse token --new`")
@@ -61,7 +61,7 @@ class Tokens:
         return f"{sensor}.{self._sign(f'dpfuse sensor {sensor}')}"
 
     def sensor_of(self, token: str) -> int | None:
-        """Whose token it is; None for one that was not issued."""
+        """The sensor that the token belongs to; None for an invalid token."""
         known = self._sensors.get(token)
         if known is not None:
             return known
@@ -70,13 +70,13 @@ class Tokens:
             return None
         if not hmac.compare_digest(self.issue(sensor), token):
             return None
-        if len(self._sensors) >= _REMEMBERED:
-            self._sensors.clear()  # a new start: who is in it depends on who reports
+        if len(self._sensors) >= _CACHE_SIZE:
+            self._sensors.clear()  # the cache only saves time
         self._sensors[token] = sensor
         return sensor
 
     def password(self, account: str) -> str:
-        """The password of one of the broker's own accounts."""
+        """The password of an account of the broker."""
         return self._sign(f"dpfuse account {account}")
 
     def __repr__(self) -> str:
@@ -87,11 +87,11 @@ class Tokens:
 
 
 def new_secret(path: str | os.PathLike[str]) -> None:
-    """Write a fresh secret to a new file that only its owner may read."""
+    """Write a new secret to a new file that only its owner may read."""
     try:
         handle = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise FileRefused(f"{path} is there already; tokens made with it would be void, so it is left alone") from None
+        raise FileRefused(f"{path} is there already; with a new secret its tokens would be invalid") from None
     with os.fdopen(handle, "w") as file:
         file.write(secrets.token_hex(32) + "\n")
         file.flush()

@@ -1,4 +1,4 @@
-// Charts that stand still unless there is news: one x axis for all, cursors that move together, calm ranges.
+// Charts with one x axis, linked cursors, and a y range that changes only when it must.
 
 import { clock } from "./text.js";
 
@@ -6,8 +6,8 @@ const TIME_STEPS = [0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800,
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** A range that follows the data only when it must: when they leave it, or fill less than half of it. */
-function calmRange({ from = null, to = null, isSymmetric = false }) {
+/** A y range that changes only when the data leave it or fill less than half of it. */
+function steadyRange({ from = null, to = null, isSymmetric = false }) {
   if (to !== null) {
     const whole = () => [from, to];
     whole.reset = () => {};
@@ -33,13 +33,13 @@ function calmRange({ from = null, to = null, isSymmetric = false }) {
 const timesAt = (_, ticks, __, ___, increment) => ticks.map((seconds) => clock(seconds, increment < 1));
 
 /**
- * A chart in an element.
+ * Makes a chart in an element.
  *
- * `series` are uPlot's, with `color` naming a variable of the style sheet (and `fillColor`); `bands` likewise.
- * `onCursor` is told the index under the cursor, or null. `range` has the options of `calmRange`.
+ * `series` and `bands` are uPlot's, but `color` and `fillColor` name variables of the style sheet.
+ * `onCursor` gets the index under the cursor, or null. `range` has the options of `steadyRange`.
  */
 export function makeChart(element, { series, bands = [], range = {}, onCursor }) {
-  const yRange = calmRange(range);
+  const yRange = steadyRange(range);
   const paint = (name) => () => colour(name);
   const axis = { stroke: paint("muted"), font: "12px system-ui, sans-serif", ticks: { show: false } };
   const grid = { stroke: paint("grid"), width: 1 };
@@ -83,7 +83,7 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
     repaint() {
       chart.redraw(false, true);
     },
-    /** Puts the cursor on the point with that index; null takes it away. */
+    /** Moves the cursor to the point with that index; null removes it. */
     point(index) {
       const left = index === null ? -10 : chart.valToPos(chart.data[0][index], "x");
       chart.setCursor({ left, top: index === null ? -10 : chart.over.clientHeight / 2 });
@@ -91,7 +91,7 @@ export function makeChart(element, { series, bands = [], range = {}, onCursor })
   };
 }
 
-/** Vertical lines at the times that `times()` gives, drawn over a chart: where the centre was started again. */
+/** Draws a vertical line at each of `times()`: the restarts of the centre. */
 export function markTimes(chart, times) {
   chart.hooks.draw = [...(chart.hooks.draw ?? []), (u) => {
     const { ctx, bbox } = u;

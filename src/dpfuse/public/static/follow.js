@@ -1,7 +1,7 @@
-// Follows the feed of one stream for as long as it is wanted, through restarts of the centre and of the network.
+// Follows the feed of one stream, through restarts of the centre and lost connections.
 //
-// The browser itself comes back after a lost connection and says how far it got (Last-Event-ID). Where it gives up, or
-// a connection is silent though the centre speaks every second, a new one is made here, from the step that is due.
+// The browser itself reconnects after a lost connection and sends the last step that it has (Last-Event-ID). If it gives
+// up, or a connection is silent although the centre sends every second, a new one is opened here, from the next step.
 
 const SILENCE_MS = 5000;
 const LONGEST_WAIT_MS = 5000;
@@ -16,22 +16,22 @@ export function follow(stream, { nextStep, onOpen, onLost, onPoint, onStatus }) 
     const start = nextStep();
     const query = start > 1 ? `?start=${start}` : "";
     source = new EventSource(`/v1/streams/${encodeURIComponent(stream)}/feed${query}`);
-    source.onopen = () => { wait = 250; listen(); onOpen(); };
+    source.onopen = () => { wait = 250; restartTimer(); onOpen(); };
     source.onerror = () => {
       onLost();
-      if (source.readyState === EventSource.CLOSED) again();
+      if (source.readyState === EventSource.CLOSED) reconnect();
     };
-    source.onmessage = (event) => { listen(); onPoint(JSON.parse(event.data)); };
-    source.addEventListener("status", (event) => { listen(); onStatus(JSON.parse(event.data)); });
-    listen();
+    source.onmessage = (event) => { restartTimer(); onPoint(JSON.parse(event.data)); };
+    source.addEventListener("status", (event) => { restartTimer(); onStatus(JSON.parse(event.data)); });
+    restartTimer();
   }
 
-  function listen() {
+  function restartTimer() {
     clearTimeout(silence);
-    silence = setTimeout(() => { onLost(); again(); }, SILENCE_MS);
+    silence = setTimeout(() => { onLost(); reconnect(); }, SILENCE_MS);
   }
 
-  function again() {
+  function reconnect() {
     close();
     retry = setTimeout(connect, wait);
     wait = Math.min(2 * wait, LONGEST_WAIT_MS);

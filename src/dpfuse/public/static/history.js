@@ -1,4 +1,4 @@
-// The last minutes of one stream. A step that was skipped is a gap: a point without values.
+// The last minutes of one stream. A skipped step is a gap: a point without values.
 
 export class History {
   #points = [];
@@ -19,7 +19,7 @@ export class History {
     return this.#points.length;
   }
 
-  /** Takes a point in; false if it, or a later one, is there already. */
+  /** Adds a point; false if it or a later one is there already. */
   add(point) {
     const next = this.last ? this.last.step + 1 : point.step;
     if (point.step < next) return false;

@@ -1,4 +1,4 @@
-// The page: what was published is followed, kept for some minutes, and drawn at most once a frame.
+// The page: follows the feed, keeps the last minutes, and draws them at most once a frame.
 
 import { makePanels } from "./panels.js";
 import { follow } from "./follow.js";
@@ -12,11 +12,11 @@ const byId = (id) => document.getElementById(id);
 const STALE_AFTER_MS = Math.max(2000, 3000 * settings.interval_s);
 const NOTICE_MS = 20_000;
 const SUMMARY_MS = 20_000;
-const CALM_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 0;
+const MIN_FRAME_MS = matchMedia("(prefers-reduced-motion: reduce)").matches ? 1000 : 0;
 
 const history = new History(settings.num_kept);
 const view = { coordinate: 0, windowSteps: settings.num_kept, isPaused: false, restarts: [] };
-const link = { isOpen: false, wasOpen: false, status: null, arrivedAt: 0 };
+const link = { isOpen: false, wasOpen: false, centre: null, arrivedAt: 0 };
 const panels = makePanels(settings, view, history);
 const readout = makeReadout(settings, view, history);
 let following = null;
@@ -24,12 +24,12 @@ let isDue = false;
 let drawnAt = 0;
 let noticeTimer = 0;
 
-// What state the page is in, and what it says about it.
+// The status of the page and its text.
 
-const SAYS = {
+const STATUS_TEXT = {
   connecting: () => "Connecting",
   lost: () => "Centre does not answer, trying again",
-  failed: () => "Centre stopped: its ledger refused",
+  failed: () => "Centre stopped: its ledger failed",
   stopped: () => "Centre stopped",
   over: () => "Finished",
   spent: () => "Budget spent",
@@ -39,73 +39,73 @@ const SAYS = {
 
 const count = (number) => number?.toLocaleString("en");
 
-// What stays on the page once it is so.
-const ENDS = {
+// Notices that stay on the page.
+const END_NOTICES = {
   over: `The design has made its ${count(settings.horizon)} releases. It never starts again on the same sensors.`,
-  spent: "The budget is spent. Releases go on by the clock, as noise alone.",
+  spent: "The budget is spent. Releases continue at every step, as noise alone.",
 };
 
-function currentState() {
-  if (link.status?.state === "failed") return "failed";
+function currentStatus() {
+  if (link.centre?.status === "failed") return "failed";
   if (!link.isOpen) return link.wasOpen ? "lost" : "connecting";
-  const state = link.status?.state ?? "running";
-  if (state !== "running") return state;
+  const status = link.centre?.status ?? "running";
+  if (status !== "running") return status;
   if (history.last && isSpent(history.last)) return "spent";
   if (!history.last && !link.arrivedAt) return "connecting";
   return performance.now() - link.arrivedAt > STALE_AFTER_MS ? "stale" : "live";
 }
 
 function isSpent(point) {
-  return point.budget_left !== undefined && point.budget_left <= settings.spent_below;
+  return point.loss_left !== undefined && point.loss_left <= settings.spent_below;
 }
 
-function showState() {
-  const state = currentState();
-  const text = SAYS[state]();
-  document.body.dataset.state = state;
+function showStatus() {
+  const status = currentStatus();
+  const text = STATUS_TEXT[status]();
+  document.body.dataset.status = status;
   if (byId("status-text").textContent !== text) byId("status-text").textContent = text;
-  if (ENDS[state]) notice(ENDS[state], false);
+  if (END_NOTICES[status]) notice(END_NOTICES[status], false);
 }
 
-function notice(text, isPassing = true) {
+function notice(text, disappears = true) {
   if (byId("notice").textContent !== text) byId("notice").textContent = text;
   byId("notice").hidden = false;
   clearTimeout(noticeTimer);
-  if (isPassing) noticeTimer = setTimeout(() => { byId("notice").hidden = true; }, NOTICE_MS);
+  if (disappears) noticeTimer = setTimeout(() => { byId("notice").hidden = true; }, NOTICE_MS);
 }
 
-// What comes in.
+// What the feed sends.
 
 function onStatus(status) {
-  const before = link.status;
-  link.status = status;
+  const before = link.centre;
+  link.centre = status;
   if (status.design !== settings.design) {
-    location.reload(); // another design: another promise, other axes
+    location.reload(); // another design has another guarantee and other axes
     return;
   }
   if (history.last && status.step < history.last.step && status.first_step <= 1) {
-    restart(); // another ledger, from its beginning
+    restart(); // a new ledger, from its first step
     return;
   }
   if (before && before.first_step !== status.first_step) {
     view.restarts.push(status.first_step);
     notice(
-      `The centre restarted and goes on at step ${count(status.first_step)}. What was released before stays as ` +
-        "it was; nothing is drawn twice.",
+      `The centre restarted and continues at step ${count(status.first_step)}. Earlier releases stay as they were; ` +
+        "no noise is drawn twice.",
     );
   }
-  showState();
+  showStatus();
 }
 
 function onPoint(point) {
   link.arrivedAt = performance.now();
-  if (history.add(point)) askForFrame();
+  if (history.add(point)) requestFrame();
 }
 
-function askForFrame() {
+function requestFrame() {
   if (isDue || view.isPaused) return;
   isDue = true;
-  const rest = CALM_MS - (performance.now() - drawnAt);
+  const rest = MIN_FRAME_MS - (performance.now() - drawnAt);
   if (rest > 0) setTimeout(() => requestAnimationFrame(draw), rest);
   else requestAnimationFrame(draw);
 }
@@ -114,7 +114,7 @@ function draw() {
   isDue = false;
   panels.draw();
   readout.draw();
-  showState();
+  showStatus();
   document.body.dataset.step = history.last?.step ?? "";
   if (history.last && !performance.getEntriesByName("up").length) performance.mark("up");
   drawnAt = performance.now();
@@ -124,22 +124,22 @@ function restart() {
   following?.close();
   history.clear();
   view.restarts = [];
-  link.status = null;
+  link.centre = null;
   link.arrivedAt = 0;
   link.isOpen = link.wasOpen = false;
   panels.reset();
   following = follow(byId("stream").value, {
     nextStep: () => (history.last ? history.last.step + 1 : 1),
-    onOpen: () => { link.isOpen = link.wasOpen = true; showState(); },
-    onLost: () => { link.isOpen = false; showState(); },
+    onOpen: () => { link.isOpen = link.wasOpen = true; showStatus(); },
+    onLost: () => { link.isOpen = false; showStatus(); },
     onPoint,
     onStatus,
   });
-  showState();
+  showStatus();
   draw();
 }
 
-// What the reader chooses.
+// The controls.
 
 function fill(select, entries) {
   select.replaceChildren(...entries.map(([value, text]) => new Option(text, value)));
@@ -169,9 +169,9 @@ function setUpChoices() {
   byId("window").addEventListener("change", () => { setWindow(); draw(); });
   byId("pause").addEventListener("click", () => {
     view.isPaused = !view.isPaused;
-    byId("pause").textContent = view.isPaused ? "Go on" : "Pause";
+    byId("pause").textContent = view.isPaused ? "Resume" : "Pause";
     document.body.classList.toggle("paused", view.isPaused);
-    askForFrame();
+    requestFrame();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => panels.repaint());
   setWindow();
@@ -184,7 +184,7 @@ function setWindow() {
 for (const element of document.querySelectorAll(".replay")) element.hidden = !settings.is_replay;
 setUpChoices();
 restart();
-setInterval(showState, 500);
+setInterval(showStatus, 500);
 setInterval(() => {
-  if (currentState() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence();
+  if (currentStatus() === "live" && !view.isPaused) byId("summary").textContent = readout.sentence();
 }, SUMMARY_MS);

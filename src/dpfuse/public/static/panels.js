@@ -1,4 +1,4 @@
-// The charts of the page and the line above each, which tells the values under the cursor, or else the newest.
+// The charts of the page. The key above each shows the values at the cursor, or the newest values.
 
 import { makeChart, markTimes } from "./charts.js";
 import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
@@ -6,7 +6,7 @@ import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
 const HUES = ["first", "second", "third", "fourth"];
 
 export function makePanels(settings, view, history) {
-  const { interval_s: interval, is_replay: isReplay } = settings;
+  const { interval_s: interval, is_replay: isReplay, grid } = settings;
   const isTotal = settings.accounting === "total";
   let points = [];
   let pinnedStep = null;
@@ -15,7 +15,7 @@ export function makePanels(settings, view, history) {
   const coordinates = Array.from({ length: settings.dimension }, (_, index) => index);
   const stepped = uPlot.paths.stepped({ align: 1 });
 
-  // Each panel: what is drawn, and what its key says of one point.
+  // Each panel: its series, its data, and its key for one point.
   const kinds = {
     estimate: {
       series: [
@@ -43,21 +43,23 @@ export function makePanels(settings, view, history) {
     release: {
       series: coordinates.map((index) => ({ color: HUES[index % HUES.length], width: 1 })),
       range: { isSymmetric: true },
-      data: () => coordinates.map((index) => value((point) => point.release[index])),
+      data: () => coordinates.map((index) => value((point) => point.release[index] / grid)),
       key: (point) =>
-        point.release.slice(0, 4).map((entry, index) => [`r${index}`, `Z${subscript(index + 1)}`, fixed(entry, 2)]),
+        point.release.slice(0, 4).map((entry, index) => [
+          `r${index}`, `Z${subscript(index + 1)}`, fixed(entry / grid, 2),
+        ]),
     },
     loss: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25, paths: stepped }],
       range: { from: 0 },
       data: () => [value((point) => point.loss)],
-      key: (point) => [["l", isTotal ? "by every sensor, at worst" : "by one sensor, at most", significant(point.loss)]],
+      key: (point) => [["l", isTotal ? "charged to the stream" : "for one sensor, at most", significant(point.loss)]],
     },
     budget: {
       series: [{ color: "loss", fillColor: "loss-fill", width: 1.25 }],
       range: { from: 0, to: settings.budget },
-      data: () => [value((point) => point.budget_left)],
-      key: (point) => [["l", "of the stream", significant(point.budget_left)]],
+      data: () => [value((point) => point.loss_left)],
+      key: (point) => [["l", "of the stream", significant(point.loss_left)]],
     },
     reports: {
       series: [{ color: "second", width: 1.25, paths: stepped }],
@@ -85,8 +87,8 @@ export function makePanels(settings, view, history) {
     const panel = makeChart(element, { ...kind, onCursor: (index) => showKey(name, index) });
     markTimes(panel.chart, () => view.restarts.map((step) => (step - 0.5) * interval));
     element.addEventListener("keydown", (event) => moveCursor(event, name));
-    element.addEventListener("focus", () => tellValue(name));
-    element.addEventListener("blur", release);
+    element.addEventListener("focus", () => describeValue(name));
+    element.addEventListener("blur", unpin);
     panels[name] = panel;
   }
 
@@ -102,8 +104,8 @@ export function makePanels(settings, view, history) {
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }
 
-  /** What a screen reader says of a chart: told when asked for, not at every release. */
-  function tellValue(name) {
+  /** Sets what a screen reader reads of a chart: on focus and cursor keys, not at every release. */
+  function describeValue(name) {
     const element = document.getElementById(`${name}-chart`);
     const last = points.at(-1)?.step ?? 0;
     const key = [...document.getElementById(`${name}-key`).children].map((entry) => entry.textContent.trim());
@@ -116,8 +118,8 @@ export function makePanels(settings, view, history) {
   function moveCursor(event, name) {
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (event.key === "Escape") {
-      release();
-      tellValue(name);
+      unpin();
+      describeValue(name);
     }
     if (!by || !points.length) return;
     event.preventDefault();
@@ -126,10 +128,10 @@ export function makePanels(settings, view, history) {
     const from = pinnedStep ?? last;
     pinnedStep = Math.min(Math.max(from + by * (event.shiftKey ? 10 : 1), first), last);
     every((panel) => panel.point(pinnedStep - first));
-    tellValue(name);
+    describeValue(name);
   }
 
-  function release() {
+  function unpin() {
     if (pinnedStep === null) return;
     pinnedStep = null;
     every((panel) => panel.point(null));
@@ -156,7 +158,7 @@ export function makePanels(settings, view, history) {
   return { draw, reset: () => every((panel) => panel.resetRange()), repaint: () => every((panel) => panel.repaint()) };
 }
 
-/** To the keyboard and to screen readers a chart is a slider over the steps. */
+/** Makes the chart a slider over the steps, for the keyboard and screen readers. */
 function makeSlider(element, name) {
   element.tabIndex = 0;
   const attributes = {

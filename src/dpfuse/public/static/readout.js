@@ -1,4 +1,4 @@
-// The numbers of the page: the estimate at large, the facts beside it, the table, and a sentence for screen readers.
+// The numbers of the page: the estimate, the facts beside it, the table, and a sentence for screen readers.
 
 import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
 
@@ -7,7 +7,7 @@ const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
 
 export function makeReadout(settings, view, history) {
-  const { is_replay: isReplay, interval_s: interval, horizon, budget } = settings;
+  const { is_replay: isReplay, interval_s: interval, horizon, budget, grid } = settings;
   const isTotal = settings.accounting === "total";
   const byId = (id) => document.getElementById(id);
   const show = (id, text) => {
@@ -22,8 +22,8 @@ export function makeReadout(settings, view, history) {
     tableDueAt = 0;
     draw();
   });
-  show("loss-name", isTotal ? "Loss of this step" : "Spent, at most");
-  show("loss-note", isTotal ? "Rényi loss" : `a sensor, of ${budget}`);
+  show("loss-name", isTotal ? "Loss of this step" : "Loss, at most");
+  show("loss-note", isTotal ? "Rényi loss" : `per sensor, of ${budget}`);
 
   function draw() {
     const label = settings.labels[view.coordinate];
@@ -48,9 +48,9 @@ export function makeReadout(settings, view, history) {
     show("step-note", horizon === null ? `after ${time}` : `of ${horizon.toLocaleString("en")}`);
     show("loss", significant(point.loss));
     if (isTotal) {
-      show("budget", significant(point.budget_left));
-      show("budget-note", `of ${budget}, ${fixed((100 * point.budget_left) / budget, 0)}%`);
-      byId("budget-bar").style.transform = `scaleX(${Math.max(point.budget_left / budget, 0)})`;
+      show("budget", significant(point.loss_left));
+      show("budget-note", `of ${budget}, ${fixed((100 * point.loss_left) / budget, 0)}%`);
+      byId("budget-bar").style.transform = `scaleX(${Math.max(point.loss_left / budget, 0)})`;
     }
     if (isReplay) drawReplay(point, digits);
     if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
@@ -62,7 +62,7 @@ export function makeReadout(settings, view, history) {
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
     const time = clock(recent.length * interval);
     const share = fixed((100 * held) / recent.length, 0);
-    show("coverage", recent.length ? `The truth was in it ${share}% of the last ${time}` : "");
+    show("coverage", recent.length ? `It held the truth ${share}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
     show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
@@ -82,10 +82,10 @@ export function makeReadout(settings, view, history) {
       ["Step", (one) => one.step.toLocaleString("en")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
-      ["Released", (one) => one.release.map((entry) => fixed(entry, 2)).join(", ")],
-      ["Weight", (one) => significant(one.fusion_weight)],
+      ["Released", (one) => one.release.map((entry) => fixed(entry / grid, 2)).join(", ")],
+      ["Weight", (one) => significant(one.fusion_weight / grid)],
       ["Loss", (one) => significant(one.loss)],
-      ...(isTotal ? [["Budget left", (one) => significant(one.budget_left)]] : []),
+      ...(isTotal ? [["Budget left", (one) => significant(one.loss_left)]] : []),
       ...(isReplay ? replayed : []),
     ];
     const cell = (kind, text, scope) => {
@@ -101,13 +101,13 @@ export function makeReadout(settings, view, history) {
     }));
   }
 
-  /** What somebody who does not see the charts is told now and then. */
+  /** The sentence that a screen reader reads every 20 seconds. */
   function sentence() {
     const point = history.newest(1)[0];
     if (!point) return "";
     const label = settings.labels[view.coordinate];
     const digits = digitsFor(SPREAD * at(point.std));
-    const left = isTotal ? ` ${fixed((100 * point.budget_left) / budget, 0)} percent of the budget left.` : "";
+    const left = isTotal ? ` ${fixed((100 * point.loss_left) / budget, 0)} percent of the budget left.` : "";
     const [mean, spread] = [fixed(at(point.mean), digits), fixed(SPREAD * at(point.std), digits)];
     return `Step ${point.step}: ${label.name} ${mean} plus or minus ${spread} ${label.unit}.${left}`;
   }

@@ -1,6 +1,6 @@
-// Numbers and times as people read them.
+// Numbers and times as text.
 
-/** Standard deviations to each side that hold 95% of a Gaussian. */
+/** A Gaussian is within so many standard deviations of its mean with probability 95%. */
 export const SPREAD = 1.96;
 
 const formats = new Map();
@@ -15,12 +15,12 @@ export function fixed(value, digits) {
   return formats.get(places).format(value).replace("-", "−");
 }
 
-/** How many digits after the point leave two significant ones. */
+/** The number of digits after the point that shows two significant digits. */
 export function digitsFor(size) {
   return size > 0 && Number.isFinite(size) ? 1 - Math.floor(Math.log10(size)) : 2;
 }
 
-/** A number with so many significant digits: 0.00042, 1.50, 231. */
+/** A number with `count` significant digits: 0.000420, 1.50, 231. */
 export function significant(value, count = 3) {
   if (value === 0) return "0";
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
@@ -28,7 +28,7 @@ export function significant(value, count = 3) {
   return fixed(value, count - 1 - Math.floor(Math.log10(Math.abs(value))));
 }
 
-/** Seconds as 4:05 or 1:04:05, with tenths where they are asked for. */
+/** Seconds as 4:05 or 1:04:05, with tenths if `hasTenths`. */
 export function clock(seconds, hasTenths = false) {
   const tenths = Math.round(10 * seconds);
   const whole = Math.floor(tenths / 10);
