@@ -3,11 +3,12 @@
 `experiments/NAME/results.json` and `benchmarks/results/NAME.json` have the same form:
 
     {"runs": [{"part": null, "command": ..., "commit": ..., "recorded_in": ..., "seeds": [...],
-               "hardware": {...}, "versions": {...}}],
+               "hardware": {...}, "versions": {...}, "note": null}],
      "results": {...}}
 
-A run whose part is null made all results, or all that no other run names. A field that is not known is null, as in
-runs from before this form. Such a run has no commit, but the commit that added its numbers, `recorded_in`.
+A run whose part is null made all results, or all that no other run names. Runs from before this form have null where
+something is not known; instead of the commit that they ran at they have the one that added their numbers,
+`recorded_in`. A note says in what the numbers differ from what the command gives now.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-FIELDS = ("part", "command", "commit", "recorded_in", "seeds", "hardware", "versions")
+FIELDS = ("part", "command", "commit", "recorded_in", "seeds", "hardware", "versions", "note")
 PACKAGES = ("jax", "equinox", "optax", "numpy", "opendp")
 
 
@@ -52,6 +53,7 @@ def write_results(
     packages: Sequence[str] = (),
     devices: Sequence[str] | None = None,
     part: str | None = None,
+    note: str | None = None,
 ) -> None:
     """Write a results file.
 
@@ -63,6 +65,7 @@ def write_results(
         packages: whose versions matter besides those of `PACKAGES`.
         devices: what JAX computed on, if not what this process has.
         part: replaces this key of the results alone, and the run that made it; the rest of the file stays.
+        note: in what the run differs from the command.
     """
     run = {
         "part": part,
@@ -72,6 +75,7 @@ def write_results(
         "seeds": list(seeds),
         "hardware": hardware(devices),
         "versions": {"python": platform.python_version()} | {name: version(name) for name in (*PACKAGES, *packages)},
+        "note": note,
     }
     whole: dict[str, Any] = {"runs": [run], "results": results}
     if part is not None:

@@ -1,4 +1,4 @@
-"""The figures of the paper's section on results, and the price of privacy."""
+"""The figures of the case study."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from matplotlib.ticker import ScalarFormatter
 
 import dpfuse
 from dpfuse.evaluation.figures import plot_estimates, save_figures
+from experiments.us101.jobs import RECORDING
+from experiments.us101.traffic import INTERVAL_S
 
-INTERVAL_S = 0.2
 NAMES = {
     "classical": "classical (constant)",
     "schedule": "best fixed schedule",
@@ -25,10 +26,10 @@ NAMES = {
 COLOURS = dict(zip(NAMES, ("#E69F00", "#56B4E9", "#0072B2", "#009E73", "#CC79A7"), strict=True))
 
 
-def draw(results: dict[str, Any], folder: Path, *, guided_alone: bool = False) -> None:
-    """Write every figure that the results allow into the folder, or the one on guided designs alone."""
-    if guided_alone:
-        save_figures({"error-budget-guided": plot_guided(results)}, folder)
+def draw(results: dict[str, Any], folder: Path, out: Path, *, only_guided: bool = False) -> None:
+    """Write every figure that the results allow, or the one of guided designs, to `out`; designs are in `folder`."""
+    if only_guided:
+        save_figures({"error-budget-guided": plot_guided(results)}, out)
         return
     drawn = {"density": plot_density(folder)}
     if "per_step" in results:
@@ -45,12 +46,12 @@ def draw(results: dict[str, Any], folder: Path, *, guided_alone: bool = False) -
         drawn["error-budget-enlarged"] = plot_error_against_budget(split, found["floor"]["mse"])
     if "guided" in results:
         drawn["error-budget-guided"] = plot_guided(results)
-    save_figures(drawn, folder)
+    save_figures(drawn, out)
 
 
 def plot_density(folder: Path) -> Figure:
     """The density over the recording, with the parts of the paper's split."""
-    recording = dpfuse.Trajectories.load(folder / "recording.dpfuse-data")
+    recording = dpfuse.Trajectories.load(folder / RECORDING)
     figure, (axis,) = _panels(1, height=3.2)
     minutes = np.arange(recording.num_steps) * recording.interval_s / 60
     axis.plot(minutes, recording.state[0, :, 0], color="black", linewidth=0.8)
@@ -74,7 +75,7 @@ def plot_error_against_budget(split: dict[str, Any], floor: float) -> Figure:
 
 
 def plot_guided(results: dict[str, Any]) -> Figure:
-    """What it is worth that features follow the releases; dashed: the same designs with the paper's f."""
+    """Guided designs; dashed: the same designs with the paper's f."""
     figure, axes = _panels(2, height=4.0, sharey=True)
     for axis, (adjacency, kinds) in zip(axes, results["split"].items(), strict=True):
         guided = results["guided"]["tables"][f"{adjacency}, the paper's split, guided"]
@@ -95,7 +96,7 @@ def plot_guided(results: dict[str, Any]) -> Figure:
 
 
 def plot_price(results: dict[str, Any]) -> Figure:
-    """What privacy costs: error above the floor against epsilon, at delta = 1e-5."""
+    """Error above the floor against epsilon, at delta = 1e-5."""
     figure, axes = _panels(2, height=4.0, sharey=True)
     for axis, (adjacency, kinds) in zip(axes, results["split"].items(), strict=True):
         _curves(axis, kinds, "epsilon", results["floor"]["mse"])
@@ -139,7 +140,7 @@ def plot_per_step(results: dict[str, Any], name: str, label: str) -> Figure:
 
 def plot_horizon(folder: Path) -> Figure:
     """Estimated and true density over the test part at B = 1.5."""
-    recording = dpfuse.Trajectories.load(folder / "recording.dpfuse-data")
+    recording = dpfuse.Trajectories.load(folder / RECORDING)
     test = recording.between(round(0.9 * recording.num_steps), recording.num_steps).sample_sensors(0.3, 200)
     designs = {
         NAMES[kind]: dpfuse.load(folder / "designs" / f"{kind}_remove-one_K100_share30_8x5_B1.5.dpfuse")

@@ -44,28 +44,35 @@ def _cell(row: dict[str, Any]) -> str:
 
 def split(results: dict[str, Any]) -> str:
     """Every design at every budget, on the paper's split."""
-    return make_errors(results["split"], "adjacency")
+    without = f"{_without_noise(results)} Without releases it is {results['prior_mse']:,.0f}.\n"
+    return make_errors(results["split"], "adjacency") + without
+
+
+def _without_noise(results: dict[str, Any]) -> str:
+    return f"\nWithout noise and bounds the error is {results['floor']['mse']:.0f}."
 
 
 def folds(results: dict[str, Any]) -> str:
-    """The whole recording, a fifth at a time."""
+    """Five folds in time."""
     return make_errors(results["folds"], "adjacency")
 
 
 def guided(results: dict[str, Any]) -> str:
-    """Features that follow the releases, on the paper's split."""
+    """Guided designs on the paper's split."""
     tables = results["guided"]["tables"]
-    return make_errors({name: tables[f"{name}, the paper's split, guided"] for name in results["split"]}, "adjacency")
+    groups = {name: tables[f"{name}, the paper's split, guided"] for name in results["split"]}
+    return f"{make_errors(groups, 'adjacency')}{_without_noise(results['guided'])}\n"
 
 
 def enlarged(results: dict[str, Any]) -> str:
     """Training on US-101 and on simulated traffic, on the paper's split."""
     tables = results["enlarged"]["tables"]
-    return make_errors({name: tables[f"{name}, {SIMULATED}"] for name in results["split"]}, "adjacency")
+    groups = {name: tables[f"{name}, {SIMULATED}"] for name in results["split"]}
+    return f"{make_errors(groups, 'adjacency')}{_without_noise(results['enlarged'])}\n"
 
 
 def horizons(results: dict[str, Any]) -> str:
-    """A horizon of a minute, and none."""
+    """A horizon of 60 s, and none."""
     minute, endless = "300 steps, 30% report", "stationary, over the whole test part"
     more = results["enlarged"]["tables"]
     return make_errors(
@@ -94,11 +101,21 @@ def simulated(results: dict[str, Any]) -> str:
 
 
 def choices(results: dict[str, Any]) -> str:
-    """The first seed on 16 choices of the vehicles that report."""
-    found = results["who_reports"] | results["guided"]["tables"] | results["enlarged"]["tables"]
-    titles = [title for title in found if ", 16 choices" in title]
-    groups = {title.replace(", 16 choices", ""): found[title] for title in sorted(titles)}
-    return make_errors(groups, "adjacency and training")
+    """What changes with 16 choices of the vehicles that report, for the first seed of each design."""
+    more = {title: kinds for title, kinds in results["guided"]["tables"].items() if ", 16 choices" in title}
+    ratios, exceptions = [], []
+    for title, kinds in (results["who_reports"] | more).items():
+        for kind, rows in kinds.items():
+            ratios += [row["mse"] / row["usual_mse"] for row in rows]
+            if not kind.startswith("classical"):
+                unclear = [row["budget"] for row in rows if row["ratio_ci95"][1] >= 1]
+                exceptions += [f"{_label(kind)}, {title.split(',')[0]}, B = {budget:g}" for budget in unclear]
+    return (
+        "How well 30% of the vehicles show the density depends on which 30% report. With 16 random choices instead of "
+        f"two the errors of the first seeds, those of the later sections included, are {min(ratios) - 1:.0%} to "
+        f"{max(ratios) - 1:.0%} higher. All intervals of adaptive and individual designs are below 1 but for: "
+        f"{'; '.join(exceptions)}.\n"
+    )
 
 
 def ablation(results: dict[str, Any]) -> str:
@@ -140,7 +157,7 @@ def summary(results: dict[str, Any]) -> str:
     )
 
 
-_TABLES = (summary,)
+_TABLES = (summary, split, folds, choices, guided, horizons, shares, simulated, enlarged, ablation)
 
 
 def _quote(table: Callable[[dict[str, Any]], str]) -> str:

@@ -1,4 +1,4 @@
-"""What the case study trains and tests on: parts of the recording that share no step, and simulated traffic."""
+"""The data of the case study: parts of the recording that share no step, and simulated traffic."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from dpfuse.systems import freeway
 SECTION = (120.0, 520.0)
 INTERVAL_S = 0.2
 NUM_FOLDS = 5
-# The slowest vehicle takes this long to pass the section: with such a gap none is in two parts.
+# Longer than any vehicle takes to pass the section: with such a gap no vehicle is in two parts.
 GAP_S = 75.0
-# How often the training part is used, each time with other vehicles reporting.
+# Choices of reporting vehicles in training.
 NUM_SUBSETS = 16
-# How often the test part is used, likewise; and how often where who reports is the question.
+# Choices of reporting vehicles in the test; and in the test of how much the choice matters.
 NUM_TESTS, MORE_TESTS = 2, 16
-# Runs that training windows are drawn from; they overlap by 300 steps, the longest horizon: every start is possible.
+# Training windows are drawn from runs of this length. They overlap by 300 steps, the longest horizon, so that a window
+# can start at any step.
 _RUN_STEPS, _STRIDE = 900, 600
 
 
 class Parts(NamedTuple):
-    """Recordings to train, choose and test with."""
+    """Recordings for training, validation and test."""
 
     training: Trajectories
     validation: Trajectories
@@ -32,14 +33,14 @@ class Parts(NamedTuple):
 
 
 def paper_split(recording: Trajectories, share: float, num_tests: int = NUM_TESTS) -> Parts:
-    """80 / 10 / 10 by time, as in the paper; `num_tests` choices of reporting vehicles to test."""
+    """80 / 10 / 10 by time, as in the paper, with `num_tests` choices of reporting vehicles in the test."""
     total = recording.num_steps
     cuts = round(0.8 * total), round(0.9 * total)
     return _parts(recording, share, [(0, cuts[0])], cuts, (cuts[1], total), num_tests)
 
 
 def fold(recording: Trajectories, share: float, number: int) -> Parts:
-    """Fold `number` of five: a fifth of the time to test, the tenth after it to choose, the rest to train."""
+    """Fold `number` of five: a fifth of the time for the test, the tenth after it for validation, the rest to train."""
     total, gap = recording.num_steps, round(GAP_S / recording.interval_s)
     bounds = [round(total * i / (2 * NUM_FOLDS)) for i in range(2 * NUM_FOLDS + 1)]
     test = bounds[2 * number], bounds[2 * number + 2]
@@ -54,16 +55,16 @@ def fold(recording: Trajectories, share: float, number: int) -> Parts:
 
 
 def with_freeways(parts: Parts, share: float, spread: float, *, on_us101: bool) -> Parts:
-    """Training on simulated freeways, and on US-101 or not; the same test."""
+    """The parts with simulated freeways in training, besides US-101 or instead of it; the test stays."""
     training, validation = _simulated(share, spread)
     if not on_us101:
         return Parts(training, validation, parts.test)
-    # Ten hours of either: US-101 counts once for each choice of reporting vehicles.
+    # About ten hours of each: US-101 is there once for each choice of reporting vehicles.
     return parts._replace(training=Trajectories.join([parts.training, training.windows(_RUN_STEPS, _STRIDE)]))
 
 
 def _simulated(share: float, spread: float, num_runs: int = 24) -> tuple[Trajectories, Trajectories]:
-    """Training and validation on our freeway with randomised drivers and bottlenecks: nobody's data."""
+    """Training and validation on simulated freeways with randomised drivers and bottlenecks."""
     roads = [freeway.Freeway().randomised(seed, spread) for seed in range(num_runs + 3)]
     runs = freeway.simulate(roads, num_runs=len(roads), duration_s=1500.0, interval_s=INTERVAL_S, seed=1)
     reporting = runs.sample_sensors(share, seed=0)
