@@ -1,4 +1,4 @@
-"""Files that cannot run code: a zip of .npy arrays (no pickle) and one metadata.json."""
+"""Files that hold no code: a zip of .npy arrays, without pickle, and one metadata.json."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from dpfuse.errors import FileRefused
 
-# Zip entries carry a time stamp; a fixed one makes equal contents equal bytes, so that a file can be hashed.
+# Zip entries have a time stamp. A fixed one makes files of equal content equal in bytes, so that they can be hashed.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Write the archive in one move: a reader sees the old file or the new one, never a part."""
+    """Write the archive. A reader sees the old file or the whole new one: the file is renamed when it is complete."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial")
@@ -35,7 +35,7 @@ def write(path: str | os.PathLike[str], metadata: Mapping[str, Any], arrays: Map
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """The metadata and arrays of an archive whose metadata says `kind`."""
+    """The metadata and arrays of an archive whose metadata name this `kind`."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"no {kind} file at {path}")
     try:

@@ -1,4 +1,4 @@
-"""Checks of arguments; every message names the argument, the rule, the value and the remedy."""
+"""Checks of arguments: each returns the value, or raises an error with argument, rule, value and remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def is_positive(name: str, value: Any, remedy: str = "") -> float:
 
 def is_count(name: str, value: Any, minimum: int = 1, remedy: str = "") -> int:
     """The value as an int, if it is a whole number of at least `minimum`."""
-    # Most are plain integers, and to ask the abstract class takes ten times as long.
+    # Most values are of type int; isinstance with an abstract class takes ten times as long.
     if type(value) is not int and (isinstance(value, bool) or not isinstance(value, numbers.Integral)):
         raise TypeError(f"{name} must be a whole number, got {type(value).__name__}")
     if value < minimum:

@@ -1,33 +1,33 @@
-"""What dpfuse raises and a program may want to catch; callers' slips are ValueError and TypeError."""
+"""Errors that a program may catch; a wrong argument is a ValueError or TypeError."""
 
 
 class DpfuseError(Exception):
-    """The root of dpfuse's own errors."""
+    """The base class of all errors of dpfuse."""
 
 
 class BudgetExceeded(DpfuseError):
-    """A release would cost more than the budget left; nothing was spent and a smaller one may follow."""
+    """A release would cost more than the budget left. Nothing was spent, and a smaller release may follow."""
 
 
 class TrainingDiverged(DpfuseError):
-    """A loss or a gradient stopped being finite."""
+    """A loss or a gradient is no longer finite."""
 
 
 class FileRefused(DpfuseError):
-    """A file is not what its name says: wrong kind, version, shape or content."""
+    """A file has the wrong kind, version, shape or content."""
 
 
 class DatasetMissing(DpfuseError):
-    """Published data that a command or test needs are not where it looked."""
+    """A command or test needs published data and did not find them."""
 
 
 class MissingExtra(DpfuseError):
-    """A part of dpfuse needs a package that a plain install leaves out."""
+    """A package is missing that only an extra of dpfuse installs."""
 
 
 class LedgerRefused(DpfuseError):
-    """A ledger is missing, locked, damaged, changed, rolled back or cannot be written; nothing may be released."""
+    """A ledger is missing, locked, damaged, changed, rolled back or not writable. Nothing may be released."""
 
 
 class ReleaseRefused(DpfuseError):
-    """What was received is no release, not one of this design, or does not follow from those before it."""
+    """A received message is not a release of this design, or does not follow from the releases before it."""

@@ -210,7 +210,7 @@ class NoClip(Mechanism):
         cost = self.factor * whole**2
         own.spend(min(cost, own.left))
         rows = release.clear_rows(rows, release.counts_once(ids))
-        return [release.Charged(whole, own.left, np.array([cost]), release.sum_by_window(rows, stream, 1)[0])]
+        return [release.Charged(whole, own.left, np.array([cost]), release.sum_by_stream(rows, stream, 1)[0])]
 
 
 class Refilling(IndividualFilter):
@@ -322,7 +322,7 @@ class TestPlantedBugs:
         assert caught_by(small(case)) & {"distance", "accounts"}
 
     def test_a_sensor_added_twice(self, monkeypatch):
-        monkeypatch.setattr(release, "sum_by_window", lambda rows, *_: rows.sum(0, keepdims=True) + rows[0])
+        monkeypatch.setattr(release, "sum_by_stream", lambda rows, *_: rows.sum(0, keepdims=True) + rows[0])
         assert {"distance", "independence", "every run"} <= caught_by(small())
 
     @pytest.mark.parametrize(

@@ -89,11 +89,11 @@ def held_releases(seed=0):
     {(stream, id): row of integers} for each step.
     """
     rng, steps, now = np.random.default_rng(seed), [], {}
-    own_add_up, own_charge = release.sum_by_window, release.Mechanism.charge_many
+    own_sum, own_charge = release.sum_by_stream, release.Mechanism.charge_many
 
-    def sum_by_window(rows, stream, num_streams):
+    def sum_by_stream(rows, stream, num_streams):
         now["rows"] = rows.copy()
-        return own_add_up(rows, stream, num_streams)
+        return own_sum(rows, stream, num_streams)
 
     def charge_many(self, accounts, weights, stream, ids, values):
         charged = own_charge(self, accounts, weights, stream, ids, values)
@@ -103,7 +103,7 @@ def held_releases(seed=0):
         return charged
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "sum_by_window", sum_by_window)
+        patch.setattr(release, "sum_by_stream", sum_by_stream)
         patch.setattr(release.Mechanism, "charge_many", charge_many)
         patch.setattr(release, "add_noise", lambda total, noise: rng.integers(-2 * GRID, 2 * GRID, size=len(total)))
         yield steps

@@ -64,7 +64,7 @@ def run(step, feed, releases=None, accounts=None):
     if releases is None:
         releases = np.random.default_rng(9).integers(-2 * GRID, 2 * GRID, size=(len(feed.ids), DIMENSION))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "sum_by_window", spy)
+        patch.setattr(release, "sum_by_stream", spy)
         for ids, measurements, value in zip(*feed, releases, strict=True):
             carry, charged = step.contribute(carry, ids, measurements)
             carry, estimate = step.estimate(carry, Release(value, charged.fusion_weight, charged.budget_left))

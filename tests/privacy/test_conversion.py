@@ -52,13 +52,13 @@ def improved(order, loss, delta):
         (32.0, (1.8714, 1.7278, 1.2628, 1.1575)),
     ],
 )
-def test_known_figures(order, expected):
+def test_epsilons_agree_with_published_numbers(order, expected):
     figures = epsilons(order, 1.5, 1e-5)
     assert tuple(figures) == CONVERSIONS == ("mironov", "order", "zcdp", "gdp")
     assert tuple(figures.values()) == pytest.approx(expected, abs=6e-5)
 
 
-def test_rho_and_mu():
+def test_rho_and_mu_follow_from_the_budget():
     assert rho_of(2.0, 1.5) == 0.75
     assert mu_of(2.0, 1.5) == pytest.approx(1.2247, abs=5e-5)
     squared = Guarantee(order=3.0, budget=0.7, adjacency="remove-one").squared_radius
@@ -67,7 +67,7 @@ def test_rho_and_mu():
 
 @checked
 @given(orders, budgets, deltas)
-def test_gdp_is_the_exact_curve(order, budget, delta):
+def test_gdp_epsilon_is_on_the_exact_gaussian_curve(order, budget, delta):
     epsilon = epsilons(order, budget, delta)["gdp"]
     exact = gaussian_delta(mu_of(order, budget), epsilon)
     if epsilon > 0:
@@ -78,7 +78,7 @@ def test_gdp_is_the_exact_curve(order, budget, delta):
 
 @checked
 @given(orders, budgets, deltas)
-def test_single_order_agrees_with_the_textbook_and_with_dp_accounting(order, budget, delta):
+def test_epsilon_of_one_order_agrees_with_dp_accounting(order, budget, delta):
     from dp_accounting import rdp
 
     figures = epsilons(order, budget, delta)
@@ -91,7 +91,7 @@ def test_single_order_agrees_with_the_textbook_and_with_dp_accounting(order, bud
 
 @checked
 @given(budgets, deltas)
-def test_zcdp_is_the_best_of_all_orders(rho, delta):
+def test_zcdp_epsilon_is_the_smallest_over_all_orders(rho, delta):
     found = epsilons(2.0, 2 * rho, delta)["zcdp"]
     every = [improved(order, rho * order, delta) for order in 1 + np.logspace(-4, 6, 4001)]
     assert found <= max(0.0, min(every)) + 1e-12
@@ -100,7 +100,7 @@ def test_zcdp_is_the_best_of_all_orders(rho, delta):
 
 @checked
 @given(orders, budgets, deltas)
-def test_the_figures_are_in_order_and_valid(order, budget, delta):
+def test_tighter_conversions_give_smaller_valid_epsilons(order, budget, delta):
     """Each is a true statement about the Gaussian mechanism, and they become sharper from left to right."""
     figures = epsilons(order, budget, delta)
     assert figures["mironov"] >= figures["order"] >= figures["zcdp"] - 1e-9
@@ -111,7 +111,7 @@ def test_the_figures_are_in_order_and_valid(order, budget, delta):
 
 class TestDiscreteNoise:
     @pytest.mark.parametrize("sigma", [2, 4, 8, 32, 128])
-    def test_the_constant_bounds_the_total_variation(self, sigma):
+    def test_surcharge_constant_bounds_the_total_variation(self, sigma):
         """Between the discrete Gaussian and a rounded continuous one, summed up over the integers."""
         reach = 12 * sigma
         grid = np.arange(-reach, reach + 1)
@@ -122,7 +122,7 @@ class TestDiscreteNoise:
         assert variation <= SURCHARGE / sigma**2
         assert variation > 0.9 * SURCHARGE / sigma**2
 
-    def test_leading_term(self):
+    def test_surcharge_constant_is_above_the_leading_term(self):
         """The expected |N^2 - 1| is 4 phi(1), and the variation half of a 24th of it."""
         assert 4 * NormalDist().pdf(1) / 48 == pytest.approx(0.0202, abs=5e-5)
         assert 4 * NormalDist().pdf(1) / 48 < SURCHARGE
@@ -130,7 +130,7 @@ class TestDiscreteNoise:
     @pytest.mark.parametrize("sigma", [4, 8])
     @pytest.mark.parametrize("epsilon", [0.1, 1.0, 3.0])
     @pytest.mark.parametrize("move", [3, 8])
-    def test_the_surcharge_covers_the_discrete_curve(self, sigma, epsilon, move):
+    def test_surcharge_covers_the_curve_of_discrete_noise(self, sigma, epsilon, move):
         """The exact delta of one discrete coordinate, against the continuous curve and the surcharge."""
         grid = np.arange(-20 * sigma, 20 * sigma + 1)
         p, q = (np.exp(-((grid - mean) ** 2) / (2 * sigma**2)) for mean in (move, 0))
@@ -138,7 +138,7 @@ class TestDiscreteNoise:
         continuous = float(gaussian_delta(move / sigma, epsilon))
         assert delta <= continuous + discrete_surcharge(epsilon, 1, sigma)
 
-    def test_is_as_small_as_designed(self):
+    def test_surcharge_is_proportional_to_coordinates_and_1e_9_for_200_of_them(self):
         assert discrete_surcharge(5.545, 200) == pytest.approx(1e-9, rel=0.02)
         assert discrete_surcharge(1.0, 0) == 0
         assert (
@@ -157,11 +157,11 @@ class TestDiscreteNoise:
         else:
             assert math.isinf(epsilon)
 
-    def test_nothing_to_pay_where_epsilon_is_zero(self):
+    def test_epsilon_of_a_negligible_budget_is_zero(self):
         assert gdp_epsilon(2.0, 1e-14, 1e-5, 100) == 0
 
     @pytest.mark.parametrize("coordinates", [-1, 1.5, True])
-    def test_coordinates_are_counted(self, coordinates):
+    def test_coordinates_must_be_a_count(self, coordinates):
         with pytest.raises((TypeError, ValueError), match="coordinates must be"):
             discrete_surcharge(1.0, coordinates)
 
@@ -170,7 +170,7 @@ class TestBudgetFor:
     @pytest.mark.parametrize("by", CONVERSIONS)
     @settings(checked, max_examples=12)
     @given(epsilon=st.floats(0.05, 30), order=st.floats(1.5, 64), delta=deltas)
-    def test_is_the_largest_that_keeps_the_promise(self, by, epsilon, order, delta):
+    def test_budget_is_the_largest_that_keeps_epsilon(self, by, epsilon, order, delta):
         try:
             budget = budget_for(epsilon, delta, order, by)
         except ValueError as error:
@@ -183,24 +183,24 @@ class TestBudgetFor:
         if by == "gdp":
             assert gaussian_delta(mu_of(order, budget), epsilon) <= delta
 
-    def test_known_figure(self):
+    def test_budget_for_epsilon_3_agrees_with_the_documented_number(self):
         assert budget_for(3.0, 1e-5, 2.0) == pytest.approx(0.51713, abs=1e-5)
 
-    def test_allows_for_discrete_noise(self):
+    def test_budget_is_smaller_with_discrete_noise(self):
         budget = budget_for(3.0, 1e-5, 2.0, coordinates=10**6)
         assert budget < budget_for(3.0, 1e-5, 2.0)
         assert gdp_epsilon(2.0, budget, 1e-5, 10**6) <= 3.0
 
-    def test_says_where_no_budget_will_do(self):
+    def test_an_epsilon_that_no_budget_reaches_is_refused(self):
         with pytest.raises(ValueError, match="epsilon must be larger.*order 2.0.*'mironov', got 3.0; raise the"):
             budget_for(3.0, 1e-5, 2.0, "mironov")
 
-    def test_stops_at_the_largest_budget_of_a_guarantee(self):
+    def test_budget_is_at_most_the_largest_of_a_guarantee(self):
         assert budget_for(1e9, 1e-5, 2.0) == 2**21
         Guarantee(order=2.0, budget=2.0**21, adjacency="remove-one")
 
 
-def test_chance_to_tell_is_that_of_the_best_test():
+def test_chance_to_tell_is_that_of_the_best_threshold_test():
     """Half of one plus the total variation of N(0, 1) and N(mu, 1): delta at epsilon 0."""
     for order, budget in [(2.0, 0.07), (2.0, 1.5), (8.0, 5.0)]:
         expected = (1 + float(gaussian_delta(mu_of(order, budget), 0))) / 2
@@ -218,6 +218,6 @@ def test_chance_to_tell_is_that_of_the_best_test():
         (2.0, 1.0, math.inf, "delta must be finite"),
     ],
 )
-def test_names_the_slip(order, budget, delta, message):
+def test_the_wrong_argument_is_named(order, budget, delta, message):
     with pytest.raises(ValueError, match=message):
         epsilons(order, budget, delta)

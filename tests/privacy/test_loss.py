@@ -18,7 +18,7 @@ CASES = list(itertools.product(FEATURE_SETS, (1, 2, 3), ADJACENCIES))
 
 
 def worst_pair(features, dimension, adjacency):
-    """Two sensors' features, by hand, that no other pair in the set is further apart than."""
+    """The features of two sensors with the largest distance in the set, by hand."""
     first = np.eye(dimension)[0]
     if features == "box":
         return np.ones(dimension), np.zeros(dimension)
@@ -79,7 +79,7 @@ def discrete_divergence(order, shift, sigma):
 
 @pytest.mark.parametrize(("features", "dimension", "adjacency"), [case for case in CASES if case[1] < 3])
 @pytest.mark.parametrize("order", ORDERS)
-def test_total_loss_is_the_divergence_at_the_worst_pair(features, dimension, adjacency, order):
+def test_total_loss_is_the_divergence_of_the_worst_pair(features, dimension, adjacency, order):
     weight = 0.4
     first, second = worst_pair(features, dimension, adjacency)
     factor = charge_factor(features, dimension, adjacency, "total")
@@ -90,22 +90,22 @@ def test_total_loss_is_the_divergence_at_the_worst_pair(features, dimension, adj
 @pytest.mark.parametrize("sigma", [4, 8])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shift", [(1,), (3,), (8,), (2, 5), (-3, 1)])
-def test_discrete_noise_loses_at_most_as_much_as_continuous(sigma, order, shift):
+def test_loss_with_discrete_noise_is_at_most_that_with_continuous_noise(sigma, order, shift):
     bound = renyi_loss(order, 1, math.hypot(*shift) / sigma)
     divergence = discrete_divergence(order, shift, sigma)
     assert divergence <= bound * (1 + 1e-12)
-    assert divergence > 0.9999 * bound  # and hardly less: a bound that is never reached would prove little
+    assert divergence > 0.9999 * bound  # the bound is nearly attained
 
 
 @pytest.mark.parametrize(("features", "dimension", "adjacency"), CASES)
-def test_no_pair_in_the_set_is_further_apart_and_the_worst_one_attains_it(features, dimension, adjacency):
+def test_charge_factor_is_the_largest_squared_distance_in_the_set(features, dimension, adjacency):
     rng = np.random.default_rng(1)
     ones = sample_features(rng, features, dimension, 20_000)
     others = sample_features(rng, features, dimension, 20_000) if adjacency == "replace-one" else 0 * ones
     factor = charge_factor(features, dimension, adjacency, "total")
     distances = ((ones - others) ** 2).sum(1)
     assert distances.max() <= factor * (1 + 1e-12)
-    assert distances.max() > 0.8 * factor  # the search comes near
+    assert distances.max() > 0.8 * factor  # the samples come close
     first, second = worst_pair(features, dimension, adjacency)
     assert ((first - second) ** 2).sum() == factor
 
@@ -116,16 +116,16 @@ def test_no_pair_in_the_set_is_further_apart_and_the_worst_one_attains_it(featur
     + [("box", "replace-one", 2), ("ball", "replace-one", 4), ("orthant", "replace-one", 2)],
 )
 @pytest.mark.parametrize("dimension", [1, 2, 5])
-def test_individual_factor_does_not_depend_on_the_dimension(features, adjacency, expected, dimension):
+def test_individual_factor_does_not_depend_on_dimension(features, adjacency, expected, dimension):
     assert charge_factor(features, dimension, adjacency, "individual") == expected
 
 
 class TestPathwise:
-    """Two adaptive steps with accounts of their own: the exact divergence of everything released.
+    """The exact divergence of all releases of two adaptive steps with individual accounts.
 
-    The world is the real filter on a small grid: noise of `SIGMA` steps, so that all outcomes can be summed
-    up. A sensor's data say how much it wants to add in each step; the weight of step 2 depends on what was
-    released in step 1; and no sensor adds more than it can afford.
+    The filter is the real one, on a small grid with noise of `SIGMA` steps, so that outcomes can be summed. The data
+    of a sensor are what it would add in each step. The weight of step 2 depends on the release of step 1. A sensor adds
+    at most what its account pays for.
     """
 
     SIGMA, ORDER, BUDGET = 8, 2.0, 144
@@ -155,27 +155,27 @@ class TestPathwise:
         return outer / (self.ORDER - 1)
 
     def worst(self, data, others, factor):
-        """The largest divergence between a pair, as a share of the promise."""
-        promise = self.ORDER * self.BUDGET / (2 * self.SIGMA**2)
-        return max(self.divergence(a, b, factor) for a in data for b in others) / promise
+        """The largest divergence of a pair, as a share of the budget."""
+        budget = self.ORDER * self.BUDGET / (2 * self.SIGMA**2)
+        return max(self.divergence(a, b, factor) for a in data for b in others) / budget
 
-    def test_remove_one(self):
+    def test_remove_one_divergence_is_within_the_budget(self):
         assert 0.99 < self.worst(self.SIGNED, [(0, 0)], factor=1) <= 1 + 1e-12
 
-    def test_replace_one_with_non_negative_features(self):
+    def test_replace_one_divergence_is_within_the_budget_for_non_negative_features(self):
         assert 0.85 < self.worst(self.NON_NEGATIVE, self.NON_NEGATIVE, factor=2) <= 1 + 1e-12
 
-    def test_replace_one_with_signed_features(self):
+    def test_replace_one_divergence_is_within_the_budget_for_signed_features(self):
         assert 0.95 < self.worst(self.SIGNED, self.SIGNED, factor=4) <= 1 + 1e-12
 
-    def test_smaller_factors_break_the_promise(self):
+    def test_smaller_factors_exceed_the_budget(self):
         assert self.worst(self.NON_NEGATIVE, self.NON_NEGATIVE, factor=1) > 1.6
         assert self.worst(self.SIGNED, self.SIGNED, factor=2) > 1.6
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_replace_one_factors_of_individual_accounting_are_tight(order):
-    """One sensor spends its all in step 1, the other in step 2; signed ones in opposite directions."""
+    """One sensor spends its budget in step 1, the other in step 2; with signs, both in opposite directions."""
     budget = 0.7
     for features, ones, others in [("orthant", (1, 0), (0, 1)), ("ball", (1, 0), (-1, 0))]:
         factor = charge_factor(features, 2, "replace-one", "individual")
@@ -184,8 +184,8 @@ def test_replace_one_factors_of_individual_accounting_are_tight(order):
         assert both == pytest.approx(budget, rel=1e-9)
 
 
-def test_adaptive_second_step_with_continuous_noise_by_double_quadrature():
-    """A sensor adds 0.8 at first, then all that it has left where the first release was above 0.3."""
+def test_an_adaptive_second_step_with_continuous_noise_is_within_the_budget():
+    """A sensor adds 0.8 in step 1, and in step 2 all that it has left if the first release was above 0.3."""
     order, budget, first, threshold = 2.0, 1.0, 0.8, 0.3
     left = math.sqrt(largest_weight(order, 1, budget) ** 2 - first**2)
 
@@ -220,6 +220,6 @@ def test_largest_weight_spends_exactly_what_is_left(order, factor):
         (("box", 2, "remove-one", "both"), "accounting must be one of"),
     ],
 )
-def test_charge_factor_names_the_slip(arguments, message):
+def test_charge_factor_names_the_wrong_argument(arguments, message):
     with pytest.raises(ValueError, match=message):
         charge_factor(*arguments)

@@ -1,4 +1,4 @@
-"""The noise of a release: of the promised distribution, used once, and drawn by another thread or by this one."""
+"""The noise of a release: its distribution, its single use, and the thread that draws it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from dpfuse.types import Guarantee
 LARGEST = 2**63 - 1
 
 
-class TestNoiseForOneStep:
+class TestNoise:
     @pytest.mark.parametrize("size", [1, 256, 257, 1000])
-    def test_is_used_once(self, size):
+    def test_noise_is_used_once(self, size):
         noise = Noise(size)
         assert noise.take().shape == (size,)
         for use in (noise.take, lambda: add_noise(np.zeros(size, np.int64), noise)):
             with pytest.raises(RuntimeError, match="was used already"):
                 use()
 
-    def test_is_added_as_it_is_to_the_sum_of_its_size(self, monkeypatch):
+    def test_noise_is_added_unchanged_to_a_sum_of_the_same_size(self, monkeypatch):
         monkeypatch.setattr(noise_module, "make_noise", lambda size: lambda zeros: [entry + 7 for entry in zeros])
         assert add_noise(np.array([1, -2]), Noise(2)).tolist() == [8, 5]
         with pytest.raises(ValueError, match="noise must have 3 coordinates, as many as the sum, got 2"):
             add_noise(np.zeros(3, np.int64), Noise(2))
 
-    def test_noise_that_may_not_be_used_costs_no_step(self):
+    def test_refused_noise_does_not_use_up_the_charged_step(self):
         guarantee = Guarantee(order=2.0, budget=1.0, adjacency="remove-one", accounting="total")
         mechanism = Mechanism(guarantee, "ball", 2)
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.5, 0.0]])
@@ -44,15 +44,15 @@ class TestNoiseForOneStep:
         assert mechanism.draw(charged).value.shape == (2,)
 
     @pytest.mark.parametrize("drawn", [7, -7, LARGEST, -LARGEST - 1, 0])
-    def test_saturates_to_the_last_integer(self, monkeypatch, drawn):
+    def test_a_sum_out_of_range_saturates_exactly(self, monkeypatch, drawn):
         monkeypatch.setattr(noise_module, "make_noise", lambda size: lambda zeros: [drawn] * size)
         sums = [LARGEST, LARGEST - 8, 1, 0, -1, 8 - LARGEST, -LARGEST - 1]
         expected = [min(max(total + drawn, -LARGEST - 1), LARGEST) for total in sums]
         assert add_noise(np.array(sums)).tolist() == expected
 
     @pytest.mark.parametrize("is_other_thread_busy", [True, False])
-    def test_the_two_threads_share_the_work_and_keep_the_order(self, monkeypatch, is_other_thread_busy):
-        """Each part says who drew it; a thread that is held up leaves the rest to the other."""
+    def test_two_threads_share_the_work_and_keep_the_order(self, monkeypatch, is_other_thread_busy):
+        """Each part shows which thread drew it. A thread that is blocked leaves the rest to the other."""
         this, has_begun, is_free = threading.get_ident(), threading.Event(), threading.Event()
 
         def draw(zeros):
@@ -74,7 +74,7 @@ class TestNoiseForOneStep:
         last = -232 if is_other_thread_busy else 232
         assert drawn[:256] == [256] * 256 and drawn[768:] == [last] * 232
 
-    def test_a_child_may_not_use_its_parents(self):
+    def test_a_child_process_cannot_use_noise_of_its_parent(self):
         code = (
             "import os\n"
             "from dpfuse.privacy import Noise\n"
@@ -89,19 +89,19 @@ class TestNoiseForOneStep:
             "assert len(noise.take()) == 4\n"
         )
         out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
-        assert "of another process" in out.stdout
+        assert "this is of another one" in out.stdout
 
 
 class TestAddNoise:
-    def test_saturates_and_never_wraps(self):
+    def test_a_noisy_sum_never_wraps(self):
         largest = 2**63 - 1
         for _ in range(20):
             high, low = add_noise(np.array([largest, -largest - 1])).tolist()
             assert high > 2**62
             assert low < -(2**62)
 
-    def test_a_long_sum_is_shared_between_threads_and_stays_in_order(self, monkeypatch):
-        """Noise of a coordinate equals that of another once in millions of pairs; shared noise would at every one."""
+    def test_a_long_sum_gets_independent_noise_in_order(self, monkeypatch):
+        """Independent noise of two coordinates is equal once in millions of pairs."""
         exact_sum = np.arange(1001) * 2**40
         noise = add_noise(exact_sum) - exact_sum
         assert (np.abs(noise) < 8 * GRID).all() and 0.8 * GRID < noise.std() < 1.2 * GRID
@@ -110,7 +110,7 @@ class TestAddNoise:
         with pytest.raises(RuntimeError, match="returned 255 coordinates for 256|returned 232 coordinates for 233"):
             add_noise(exact_sum)
 
-    def test_wrong_lengths_and_kinds_never_reach_opendp(self, monkeypatch):
+    def test_sums_of_wrong_shape_or_type_never_reach_opendp(self, monkeypatch):
         monkeypatch.setattr(noise_module, "make_noise", lambda dimension: pytest.fail("reached OpenDP"))
         for wrong in (
             np.zeros(0, np.int64),
@@ -119,10 +119,10 @@ class TestAddNoise:
             np.int64(3),
             np.zeros(2, bool),
         ):
-            with pytest.raises(ValueError, match="the sum must be int64 of shape"):
+            with pytest.raises(ValueError, match="exact_sum must be int64 of shape"):
                 add_noise(np.asarray(wrong))
 
-    def test_an_answer_of_another_length_is_not_published(self, monkeypatch):
+    def test_noise_of_wrong_length_is_not_released(self, monkeypatch):
         monkeypatch.setattr(noise_module, "make_noise", lambda dimension: lambda zeros: [*zeros, 0])
         with pytest.raises(RuntimeError, match="returned 3 coordinates for 2"):
             add_noise(np.zeros(2, np.int64))
@@ -132,11 +132,11 @@ class TestAddNoise:
         import opendp.prelude as dp
 
         monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: pytest.fail("reached OpenDP"))
-        with pytest.raises(ValueError, match="scale must be at least one grid step"):
+        with pytest.raises(ValueError, match="scale must be at least 1 grid step"):
             noise_module._make_gaussian(2, scale)
 
     @pytest.mark.parametrize("rho", [0.0, 0.4999, 0.51, math.inf, math.nan])
-    def test_noise_that_does_not_say_what_it_costs_is_refused(self, monkeypatch, rho):
+    def test_noise_with_another_rho_is_refused(self, monkeypatch, rho):
         import opendp.prelude as dp
 
         class Wrong:
@@ -144,10 +144,10 @@ class TestAddNoise:
                 return rho
 
         monkeypatch.setattr(dp.m, "make_gaussian", lambda *a, **k: Wrong())
-        with pytest.raises(RuntimeError, match="must have rho 0.5"):
+        with pytest.raises(RuntimeError, match="must be 0.5"):
             noise_module._make_gaussian(2, GRID)
 
-    def test_the_noise_asked_for_has_the_scale_of_the_grid_and_is_built_once(self):
+    def test_noise_has_the_scale_of_the_grid_and_is_built_once(self):
         assert make_noise(2) is make_noise(2)
         assert make_noise(2).map(float(GRID)) == pytest.approx(0.5, rel=1e-12)
         assert make_noise(2).map(2.0 * GRID) == pytest.approx(2.0, rel=1e-12)
@@ -205,18 +205,18 @@ def noise():
     return np.array([add_noise(offset) - offset for _ in range(25)])
 
 
-class TestNoise:
-    def test_is_the_discrete_gaussian_of_the_grid(self, noise):
+class TestDistribution:
+    def test_noise_is_the_discrete_gaussian_of_the_grid(self, noise):
         assert noise.dtype == np.int64
         failed = {name: value for name, value in noise_checks(noise).items() if value > 1}
         assert not failed
 
     @pytest.mark.parametrize("scale", [2 / 3, 4 / 3])
-    def test_noise_off_by_a_third_is_noticed(self, noise, scale):
+    def test_noise_with_a_scale_off_by_a_third_fails_the_checks(self, noise, scale):
         checks = noise_checks(np.round(noise * scale).astype(np.int64))
         assert min(checks["variance"], checks["fourth moment"], checks["distribution"]) > 1
 
-    def test_other_faults_are_noticed(self, noise):
+    def test_noise_with_other_faults_fails_the_checks(self, noise):
         assert noise_checks(noise + GRID // 20)["mean"] > 1
         assert noise_checks(noise // 16 * 16)["low bits"] > 1
         assert noise_checks(np.repeat(noise[:, ::2], 2, axis=1))["coordinates"] > 1

@@ -1,4 +1,4 @@
-"""The exact release: rows inside their bounds and alone, exact sums, noise of the promised distribution."""
+"""The exact release: bounded rows that depend on their own sensor, exact sums, and the stated chance to tell."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def rows_of(mechanism, accounts, weight, ids, values):
         return rows.sum(0)[None]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(release, "sum_by_window", keep_rows)
+        patch.setattr(release, "sum_by_stream", keep_rows)
         mechanism.charge(accounts, weight, ids, values)
     return seen[0]
 
@@ -78,13 +78,13 @@ def is_inside(row, mechanism, whole):
 
 
 class TestGrid:
-    def test_rounds_toward_zero(self):
+    def test_values_are_rounded_toward_zero(self):
         step = 1 / GRID
         values = np.array([[1.0, -1.0], [1.999 * step, -1.999 * step], [-0.0, 0.5 * step], [step, -2 * step]])
         assert to_grid(values).tolist() == [[GRID, -GRID], [1, -1], [0, 0], [1, -2]]
         assert to_grid(np.array([0.7, -0.7]), 10).tolist() == [7, -7]
 
-    def test_the_largest_entry_is_the_last_that_counts(self):
+    def test_a_row_with_an_entry_above_the_largest_becomes_zeros(self):
         assert to_grid([[2.0**11, -(2.0**11)], [2.0**11 + 1 / GRID, 0.0]]).tolist() == [
             [2**31, -(2**31)],
             [0, 0],
@@ -92,14 +92,14 @@ class TestGrid:
 
     @checked
     @given(value_arrays(3))
-    def test_a_row_depends_on_itself_alone(self, values):
+    def test_a_row_on_the_grid_depends_on_its_own_values_alone(self, values):
         together = to_grid(values)
         for row, expected in zip(values, together, strict=True):
             assert (to_grid(row) == expected).all()
             usable = all(abs(x * GRID) < 2**31 + 1 for x in row.tolist())
             assert expected.tolist() == ([math.trunc(x * GRID) for x in row.tolist()] if usable else [0, 0])
 
-    def test_takes_any_leading_axes_and_float32_exactly(self):
+    def test_any_leading_axes_and_float32_values_are_exact(self):
         values = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype(np.float32)
         assert to_grid(values).shape == values.shape
         assert to_grid(values).dtype == np.int64
@@ -107,16 +107,16 @@ class TestGrid:
         assert to_grid(np.float32([1 / 3])) == math.trunc(float(np.float32(1 / 3)) * GRID)
 
     @pytest.mark.parametrize("values", ["secret", [["secret"]], [[1j]], [[None]], [[True]], 0.25, [[1.0], [2.0, 3.0]]])
-    def test_refuses_what_is_no_array_of_numbers_without_showing_it(self, values):
+    def test_values_that_are_not_numbers_are_refused_and_not_shown(self, values):
         with pytest.raises((TypeError, ValueError), match="values must") as caught:
             to_grid(values)
         assert "secret" not in str(caught.value)
         assert "0.25" not in str(caught.value)
 
-    def test_there_and_back(self):
+    def test_values_on_the_grid_come_back_unchanged(self):
         assert from_grid(to_grid([0.5, -1.25])).tolist() == [0.5, -1.25]
 
-    def test_weight(self):
+    def test_a_weight_is_rounded_down_and_must_be_finite_and_positive(self):
         assert weight_to_grid(1.0) == GRID
         assert weight_to_grid(np.float32(0.1)) == math.floor(float(np.float32(0.1)) * GRID)
         assert weight_to_grid(0.0) == weight_to_grid(-0.0) == weight_to_grid(0.99 / GRID) == 0
@@ -132,12 +132,12 @@ class TestWithinSet:
     @pytest.mark.parametrize(
         ("features", "kept"), [("box", [0, 1, 2, 3, 6]), ("ball", [0, 1, 5, 6]), ("orthant", [0, 1, 6])]
     )
-    def test_keeps_what_is_inside_and_clears_the_rest(self, features, kept):
+    def test_rows_outside_of_the_set_become_zeros(self, features, kept):
         expected = np.zeros_like(self.ROWS)
         expected[kept] = self.ROWS[kept]
         assert (within_set(self.ROWS, features, 5) == expected).all()
 
-    def test_no_entry_wraps(self):
+    def test_large_entries_do_not_wrap(self):
         rows = np.array([[2**32, 0], [-(2**63), 0], [2**31, 2**31], [2**62, 2**62]])
         for features in FEATURE_SETS:
             assert not within_set(rows, features, 2**30).any()
@@ -148,7 +148,7 @@ class TestCharge:
     @checked_often
     @given(values=value_arrays(4), changed=value_arrays(1), weight=st.floats(0, 1.3), row=st.integers(0, 3))
     @example(values=np.eye(4, 2), changed=np.array([[math.nan, 0.5]]), weight=0.5, row=1)
-    def test_whatever_one_sensor_sends_the_others_stay_as_they_are(
+    def test_the_rows_of_other_sensors_do_not_depend_on_what_one_sensor_sends(
         self, features, adjacency, accounting, values, changed, weight, row
     ):
         mechanism = mechanism_for(features, adjacency, accounting)
@@ -171,7 +171,7 @@ class TestCharge:
     @pytest.mark.parametrize(("features", "adjacency", "accounting"), CASES)
     @checked_often
     @given(values=value_arrays(5, dtype=np.float32), order=st.permutations(range(5)))
-    def test_slots_do_not_matter(self, features, adjacency, accounting, values, order):
+    def test_rows_do_not_depend_on_their_slot(self, features, adjacency, accounting, values, order):
         mechanism, ids = mechanism_for(features, adjacency, accounting), np.array([4, -1, 9, 1, 2])
         one, other = mechanism.open_accounts(), mechanism.open_accounts()
         before = rows_of(mechanism, one, 0.3, ids, values)
@@ -181,14 +181,14 @@ class TestCharge:
             assert one.accounts() == other.accounts()
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_an_id_counts_once(self, accounting):
+    def test_an_id_counts_once_a_step(self, accounting):
         mechanism = mechanism_for(accounting=accounting)
         values = np.array([[0.5, 0.0], [0.25, 0.0], [0.0, 0.5], [0.5, 0.5]])
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [8, 8, 9, -1], values)
         scale = GRID // 2 if accounting == "total" else GRID
         assert charged.exact_sum.tolist() == [scale // 2, scale // 2]
 
-    def test_total_rows_come_from_the_published_weight(self):
+    def test_total_rows_are_computed_from_the_released_weight(self):
         mechanism = mechanism_for("box", "replace-one")
         values = np.float32([[1, 0], [0.3, 0.9999999], [1.0000001, 0], [0.5, -1e-7 * 0]])
         charged = mechanism.charge(mechanism.open_accounts(), 0.123, np.arange(4), values)
@@ -198,7 +198,7 @@ class TestCharge:
         assert charged.debits.tolist() == [2 * whole**2]
         assert charged.exact_sum.tolist() == np.sum(expected, 0).tolist()
 
-    def test_a_weight_that_does_not_fit_is_lowered_to_one_that_does(self):
+    def test_a_weight_above_the_budget_left_is_lowered_to_the_largest_that_fits(self):
         mechanism = mechanism_for("ball", "replace-one", budget=1e-6)
         accounts = mechanism.open_accounts()
         charged = mechanism.charge(accounts, 1.0, [1], [[1.0, 0.0]])
@@ -210,7 +210,7 @@ class TestCharge:
         assert 0 <= accounts.left < 4
         assert mechanism.draw(charged).value.shape == (2,)
 
-    def test_individual_accounts_pay_for_what_was_added(self):
+    def test_individual_accounts_pay_for_what_their_sensor_added(self):
         mechanism = mechanism_for("orthant", "replace-one", "individual")
         accounts = mechanism.open_accounts()
         charged = mechanism.charge(accounts, 0.7, [5, 6, 7], [[0.25, 0.5], [0.1, -0.1], [0.9, 0.9]])
@@ -225,12 +225,12 @@ class TestCharge:
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     @pytest.mark.parametrize("values", [[], np.zeros((0, 2))])
-    def test_nobody_there(self, accounting, values):
+    def test_a_step_without_sensors_releases_noise(self, accounting, values):
         mechanism = mechanism_for(accounting=accounting)
         charged = mechanism.charge(mechanism.open_accounts(), 0.1, [], values)
         assert mechanism.draw(charged).value.shape == (2,)
 
-    def test_the_sum_is_exact_where_floats_are_not(self):
+    def test_the_sum_is_exact_where_a_float_sum_is_not(self):
         mechanism = mechanism_for("box", "remove-one", budget=2.0**20)
         accounts = mechanism.open_accounts()
         values = np.full((5000, 2), 1 - 2**-31)
@@ -249,7 +249,7 @@ class TestCharge:
         ],
     )
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_malformed_input_is_refused_free_of_charge_and_not_shown(self, accounting, ids, values, message):
+    def test_malformed_input_is_refused_without_a_debit_and_not_shown(self, accounting, ids, values, message):
         mechanism = mechanism_for(accounting=accounting)
         accounts = mechanism.open_accounts()
         with pytest.raises((TypeError, ValueError), match=message) as caught:
@@ -260,7 +260,7 @@ class TestCharge:
         else:
             assert accounts.accounts() == {}
 
-    def test_accounts_of_another_kind_are_refused(self):
+    def test_accounts_of_another_mechanism_are_refused(self):
         total, individual = mechanism_for(), mechanism_for(accounting="individual")
         with pytest.raises(TypeError, match="accounts must be for total accounting"):
             total.charge(individual.open_accounts(), 0.1, [1], [[0.0, 0.0]])
@@ -272,17 +272,17 @@ class TestCharge:
             total.charge(TotalFilter(total.budget + 1), 0.1, [1], [[0.0, 0.0]])
 
     def test_a_budget_beyond_63_bits_is_refused(self):
-        with pytest.raises(ValueError, match="must stay below 2\\^63"):
+        with pytest.raises(ValueError, match="must be below 2\\^63"):
             mechanism_for(dimension=5, budget=2.0**21)
 
-    def test_nothing_private_is_shown(self):
+    def test_repr_shows_nothing_private(self):
         mechanism = mechanism_for(accounting="individual")
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
         assert repr(charged) == f"Charged(fusion_weight={GRID // 2}, budget_left=None)"
 
 
 class TestDraw:
-    def test_a_charge_is_drawn_once(self):
+    def test_a_charged_step_is_drawn_once(self):
         mechanism = mechanism_for()
         charged = mechanism.charge(mechanism.open_accounts(), 0.5, [1], [[0.25, 0.0]])
         drawn = mechanism.draw(charged)
@@ -343,7 +343,7 @@ class TestDraw:
         assert [one.fusion_weight for one in drawn] == [GRID // 2, GRID // 4]
         assert drawn[0].budget_left > drawn[1].budget_left
 
-    def test_sums_of_another_length_are_not_drawn(self, monkeypatch):
+    def test_a_sum_of_another_length_is_not_drawn(self, monkeypatch):
         monkeypatch.setattr(release, "add_noise", lambda *_: pytest.fail("drew noise"))
         mechanism = mechanism_for()
         for length in (1, 3):
@@ -355,12 +355,12 @@ class TestDraw:
 FALSE_ALARM = 1e-6
 
 
-class TestWhatIsPromised:
+class TestGuarantee:
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_two_neighbours_can_be_told_apart_as_often_as_promised_and_no_more(self, accounting):
-        """The best test, a threshold, on releases with and without one sensor that spends all of its budget.
+    def test_neighbours_are_told_apart_with_the_stated_chance(self, accounting):
+        """The best test is a threshold, here on releases with and without one sensor that spends its whole budget.
 
-        The coordinates of a long release are trials of their own: each gets an equal part of the budget.
+        The coordinates of a long release are independent trials, each with an equal part of the budget.
         """
         dimension, rounds, budget = 1000, 20, 1.0
         mechanism = mechanism_for("ball", "remove-one", accounting, dimension, budget * dimension)
@@ -377,5 +377,5 @@ class TestWhatIsPromised:
         trials = 2 * rounds * dimension
         tolerance = NormalDist().inv_cdf(1 - FALSE_ALARM / 2) * math.sqrt(chance * (1 - chance) / trials)
         assert abs(right / trials - chance) < tolerance
-        too_quiet = NormalDist().cdf(math.sqrt(budget) / 2 * 1.5)  # noise smaller by a third
-        assert too_quiet - chance > 2 * tolerance
+        too_little_noise = NormalDist().cdf(math.sqrt(budget) / 2 * 1.5)  # noise smaller by a third
+        assert too_little_noise - chance > 2 * tolerance

@@ -1,4 +1,4 @@
-"""The privacy of a release: what it costs, what is left, how it is drawn exactly, and what it means."""
+"""Loss of a release, accounts, exact releases with their noise, and what a guarantee means."""
 
 from dpfuse.privacy.budget import GRID, Admitted, IndividualFilter, TotalFilter, as_loss, squared_steps
 from dpfuse.privacy.conversion import (

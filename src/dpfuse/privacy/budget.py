@@ -1,15 +1,15 @@
-"""The budget filter, in exact integers: what may still be released, in all (total) or about one sensor.
+"""Budget filters in exact integers: one account for a stream (total), or one for each sensor (individual).
 
-The noise has a standard deviation of `GRID` grid steps, and the unit of account is the squared grid step. A
-promise of order alpha and budget B buys S = floor(2 B GRID^2 / alpha) of them; a release that moves the mean
-by an integer vector q costs c q.q, with c from `privacy.loss.charge_factor`. A cost that fits is debited and
-one that does not changes nothing, so a smaller one may still follow. Stopping by what was spent so far, with
-costs chosen from past releases, keeps the promise at every order (Feldman and Zrnic 2021; for zCDP Whitehouse
-et al. 2023).
+The noise has a standard deviation of `GRID` grid steps, and the unit of account is the squared grid step. A guarantee
+of order alpha and budget B is S = floor(2 B GRID^2 / alpha) of them. A release that moves the mean by an integer vector
+q costs c q.q, with c from `privacy.loss.charge_factor`. A cost that fits is debited. A cost that does not fit changes
+nothing, and a smaller one may follow. Costs may be chosen from past releases: a filter that stops by what was spent so
+far keeps the guarantee at every order (Feldman and Zrnic 2021; for zCDP Whitehouse et al. 2023).
 
-numpy wraps silently and floats round, so what could leave 63 bits is a Python integer. The accounts of sensors,
-tens of thousands in one step, are int64: each is between 0 and S, a cost is compared with what is left and only then
-added, and in q.q the entries are first bounded by sqrt(S / c): then c q.q <= d S, and d S < 2^63 is checked.
+numpy integers wrap without a warning and floats round, so whatever could exceed 63 bits is a Python integer. The
+accounts of sensors, tens of thousands in one step, are int64. This is exact: an account is between 0 and S, a cost is
+compared with what is left before it is added, and the entries of q are bounded by sqrt(S / c) before they are squared,
+so that c q.q <= d S, and d S < 2^63 is checked.
 """
 
 from __future__ import annotations
@@ -43,39 +43,39 @@ def as_loss(order: float, steps: int) -> float: ...
 @overload
 def as_loss(order: float, steps: Integers) -> Floats: ...
 def as_loss(order: float, steps: int | Integers) -> float | Floats:
-    """Squared grid steps as a Rényi loss at that order, to read and to plan with: alpha n / (2 GRID^2)."""
+    """Squared grid steps as a Rényi loss at that order, for display: alpha n / (2 GRID^2)."""
     return order * steps / (2 * GRID**2)
 
 
 def check_exact(budget: int, dimension: int) -> None:
-    """Refuse a budget so large that squared lengths in `dimension` coordinates could pass 63 bits."""
+    """Raise if squared lengths in `dimension` coordinates could exceed 63 bits within this budget."""
     if budget * dimension >= 2**63:
         raise ValueError(
-            f"budget times dimension must stay below 2^63 squared grid steps, got {budget} * {dimension}; "
-            f"use a smaller budget: this one would protect nobody"
+            f"budget times dimension must be below 2^63 squared grid steps, got {budget} * {dimension}; "
+            f"use a smaller budget, as this one would protect nobody"
         )
 
 
 def counts_once(ids: ArrayLike, stream: Integers | int = 0) -> Booleans:
-    """Which rows count, shape (m,): the first one of each id in each stream, and none of a negative id (nobody)."""
+    """Which rows count, shape (m,): the first row of each id in each stream; rows with a negative id do not."""
     sensors = as_ids(ids)
     is_counted = sensors > NOBODY
-    rows = _sharing(sensors)
-    if len(rows):  # those alone are put in order, which takes long
-        ids_there, streams = sensors[rows], np.broadcast_to(stream, sensors.shape)[rows]
-        order = np.lexsort((ids_there, streams))  # stable: of equal ones the first row comes first
-        is_same = [part[order[1:]] == part[order[:-1]] for part in (ids_there, streams)]
+    rows = _possible_repeats(sensors)
+    if len(rows):  # sorting is slow, so only these rows are sorted
+        own_ids, streams = sensors[rows], np.broadcast_to(stream, sensors.shape)[rows]
+        order = np.lexsort((own_ids, streams))  # stable: of equal rows the first comes first
+        is_same = [part[order[1:]] == part[order[:-1]] for part in (own_ids, streams)]
         is_counted[rows[order[1:]]] &= ~(is_same[0] & is_same[1])
     return is_counted
 
 
-def _sharing(sensors: Integers) -> Integers:
-    """The rows whose id may be there twice, and a few others: those that share a place of a table with another row."""
+def _possible_repeats(sensors: Integers) -> Integers:
+    """All rows whose id occurs twice, and a few others: the rows that share a place of a hash table."""
     num_bits = max(7, len(sensors).bit_length() + 3)
     place = hash_keys(sensors, num_bits)
     row = np.arange(len(sensors), dtype=np.int32)
     first = np.empty(2**num_bits, np.int32)
-    first[place[::-1]] = row[::-1]  # of several rows at one place the one that is written last stays: the first
+    first[place[::-1]] = row[::-1]  # of several rows at one place the first stays, as it is written last
     is_later = first[place] != row
     if not is_later.any():
         return np.zeros(0, np.int64)
@@ -85,13 +85,12 @@ def _sharing(sensors: Integers) -> Integers:
 
 
 class TotalFilter:
-    """One account for a whole stream: it holds what is left of the budget, which is public.
+    """One account for a whole stream. What is left of it is public.
 
     **Guarantees**
-        - What was spent never passes the budget, whatever is asked and in whatever order; a tie is allowed.
-        - A refusal raises `BudgetExceeded` and changes nothing.
-        - A cost that is negative, a float or a bool is refused and changes nothing; numpy integers are taken
-          as the Python integers that they are.
+        - The sum of all debits is at most the budget, for any costs in any order. It may equal the budget.
+        - A cost above what is left raises `BudgetExceeded` and changes nothing.
+        - A cost that is negative, a float or a bool raises and changes nothing; numpy integers are accepted.
     """
 
     def __init__(self, budget: int, spent: int = 0) -> None:
@@ -114,7 +113,7 @@ class TotalFilter:
         return self._budget - self._spent
 
     def largest_weight(self, factor: int) -> int:
-        """The largest whole weight G with factor G^2 <= left: the clip of Theorem 2 on the grid."""
+        """The largest integer weight G with factor G^2 <= left: the clip of Theorem 2 on the grid."""
         return math.isqrt(self.left // _check.is_count("factor", factor))
 
     def spend(self, cost: int) -> None:
@@ -122,7 +121,7 @@ class TotalFilter:
         whole = _check.is_count("cost", cost, 0)
         if whole > self.left:
             raise BudgetExceeded(
-                f"a release costs {whole} squared grid steps and {self.left} are left; use less weight"
+                f"cost must be at most the {self.left} squared grid steps left, got {whole}; use a smaller weight"
             )
         self._spent += whole
 
@@ -132,11 +131,11 @@ class TotalFilter:
 
 @dataclass(frozen=True)
 class Admitted:
-    """What the individual filter let through in one step. Private: it depends on the sensors' accounts.
+    """The contributions of one step that the accounts paid for. Private: they depend on the accounts.
 
     Attributes:
-        contributions: as handed in, with zeros for every row that did not fit, shape (m, d).
-        costs: what each row was charged, shape (m,).
+        contributions: as given, with zeros for every row that did not fit, shape (m, d).
+        costs: the debit of each row, shape (m,).
     """
 
     contributions: Integers = field(repr=False)
@@ -144,19 +143,18 @@ class Admitted:
 
 
 class IndividualFilter:
-    """One account for each sensor id, charged for what the sensor really adds. All of it is private.
+    """One account for each sensor id, charged for what the sensor adds. All accounts are private.
 
     **Guarantees**
-        - Unit: one id. No id ever spends more than the budget, whatever is sent and in whatever order; a tie
-          is allowed. A new id starts with the whole budget; no account is ever deleted.
+        - Unit: one id. The debits of an id add up to at most the budget, for any input in any order. They may equal it.
+        - A new id starts with the whole budget. No account is ever deleted.
         - A row that does not fit becomes zeros and costs nothing; a smaller one may follow.
-        - An id counts once a step and stream: of several rows only the first counts. A negative id is nobody: zeros.
-        - One that is in several streams pays for each, row by row; what its later rows find is what the earlier left.
-        - What an id spends, and the row that comes back for it, depends on its own rows alone.
-        - Neither `repr` nor any error shows an account, a row, or how many accounts there are. `left` and
-          `accounts` do: what they return is never published, logged or shown.
-        - Assumes that contributions have no negative entry where `factor` relies on it (`privacy.release`
-          checks).
+        - An id counts once a step and stream, by the first of its rows. A row with a negative id becomes zeros.
+        - An id in several streams pays for each of them, row by row, each from what the rows before have left.
+        - The debit of an id, and the row that is returned for it, depend on its own rows alone.
+        - `repr` and errors show no account, no row and not the number of accounts. `left` and `accounts` return
+          private values: they are never published, logged or shown.
+        - Assumes that contributions have no negative entry where `factor` relies on it; `privacy.release` checks this.
     """
 
     def __init__(self, budget: int, factor: int, spent: Mapping[int, int] | None = None) -> None:
@@ -168,7 +166,7 @@ class IndividualFilter:
 
     @property
     def budget(self) -> int:
-        """What a new id starts with, in squared grid steps; public."""
+        """The budget of a new id in squared grid steps; public."""
         return self._budget
 
     @property
@@ -179,7 +177,7 @@ class IndividualFilter:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
         sensors = as_ids(ids)
         row = self._accounts.find(np.zeros_like(sensors), sensors)
-        # Both are within 0 and the budget, of 63 bits.
+        # Exact: both are between 0 and the budget, which has 63 bits.
         return self._budget - np.where(row == ABSENT, 0, self._accounts["spent"][row])
 
     def accounts(self) -> dict[int, int]:
@@ -189,22 +187,24 @@ class IndividualFilter:
         return {sensor: spent for sensor, spent in pairs if spent}
 
     def update(self, spent: Mapping[int, int]) -> None:
-        """Take over what these ids have spent, from a ledger that others debit too; the other accounts stay."""
+        """Replace what these ids have spent by the ledger's numbers; the other accounts stay."""
         accounts = _as_accounts(spent, self._budget)
         row = self._open(np.fromiter(accounts, np.int64, len(accounts)))
         self._accounts["spent"][row] = np.fromiter(accounts.values(), np.int64, len(accounts))
 
     def spend(self, ids: ArrayLike, contributions: ArrayLike, stream: Integers | int = 0) -> Admitted:
-        """One step: debit every contribution that fits and clear every one that does not.
+        """Debit each contribution of one step that fits, and set each other one to zeros.
 
         Args:
             ids: of the sensors, shape (m,).
             contributions: in whole grid steps, shape (m, d).
-            stream: the number of the stream that each row belongs to, shape (m,).
+            stream: the number of the stream of each row, shape (m,).
         """
         sensors, rows = as_ids(ids), _as_rows(contributions)
         if len(sensors) != len(rows):
-            raise ValueError(f"ids must have one entry a row of contributions, {rows.shape}, got {sensors.shape}")
+            raise ValueError(
+                f"ids must have one entry for each row of contributions, {rows.shape}, got {sensors.shape}"
+            )
         check_exact(self._budget, rows.shape[1])
         largest = math.isqrt(self._budget // self._factor)
         rows = clear_rows(rows, counts_once(sensors, stream) & all_entries((rows >= -largest) & (rows <= largest)))
@@ -218,18 +218,18 @@ class IndividualFilter:
         self._accounts.grow()
 
     def _debit(self, sensors: Integers, costs: Integers) -> Integers:
-        """Take every cost that fits, row by row, and return the rows whose cost does not."""
+        """Debit each cost that fits, row by row; the rows whose cost does not fit."""
         rows = np.flatnonzero(costs)
         account, costs = self._open(sensors[rows]), costs[rows]
         spent = self._accounts["spent"]
         number = np.arange(len(rows))
         first = np.empty(len(spent), np.int64)
-        first[account[::-1]] = number[::-1]  # of several entries for one account the last one written, its first, stays
+        first[account[::-1]] = number[::-1]  # of several rows of one account the first stays, as it is written last
         is_first = first[account] == number
-        # The first cost of each account, all at once: below 2^63, compared with what is left, and added if it fits.
+        # The first row of every account, all at once. A cost is below 2^63 and is compared before it is added.
         fits = is_first & (costs <= self._budget - spent[account])
         spent[account[fits]] += costs[fits]
-        # Then, one by one, the costs of those who pay twice.
+        # Then the further rows, one by one.
         for later in np.flatnonzero(~is_first).tolist():
             cost = int(costs[later])
             if cost <= self._budget - int(spent[account[later]]):
@@ -251,7 +251,7 @@ def clear_rows(rows: Integers, keep: Booleans) -> Integers:
 
 
 def all_entries(entries: Booleans) -> Booleans:
-    """Whether all entries of a row hold, shape (...): few long columns take a fraction of the time of long rows."""
+    """Whether all entries of a row are True, shape (...). A loop over the few columns is faster than `all(axis=-1)`."""
     result = np.ones(entries.shape[:-1], bool)
     for number in range(entries.shape[-1]):
         result &= entries[..., number]
@@ -267,7 +267,7 @@ def _as_rows(contributions: ArrayLike) -> Integers:
 
 
 def _as_integers(name: str, values: ArrayLike, axes: str, ndim: int) -> Integers:
-    """The values as int64, if nothing is lost; no message shows them."""
+    """The values as int64, if that is exact. No message shows them."""
     if isinstance(values, np.ndarray) and values.dtype == np.int64 and values.ndim == ndim:
         return values
     try:
@@ -287,7 +287,7 @@ def _as_accounts(spent: Mapping[Any, Any], budget: int) -> dict[int, int]:
     """A copy with Python integers; no message shows an account."""
     accounts = dict(spent)
     is_whole = set(map(type, chain(accounts, accounts.values()))) <= {int}
-    if not is_whole or min(chain(accounts, accounts.values()), default=0) < 0:  # numpy's integers, or something wrong
+    if not is_whole or min(chain(accounts, accounts.values()), default=0) < 0:  # numpy integers, or an error
         try:
             accounts = {_check.is_count("id", key, 0): _check.is_count("spent", cost, 0) for key, cost in spent.items()}
         except (TypeError, ValueError):

@@ -1,10 +1,10 @@
-"""A Rényi budget as (epsilon, delta), four ways, and back.
+"""A Rényi budget as (epsilon, delta), by four conversions, and back.
 
-All four describe the same releases. `mironov` and `order` know the loss at one order only; `zcdp` uses that
-a Gaussian release has loss rho alpha' at every order alpha', with rho = B / alpha (Bun and Steinke 2016);
-`gdp` that all of them together are no easier to tell apart than N(0, 1) and N(mu, 1), with mu^2 = 2 B / alpha
-(Dong, Roth and Su 2022; under adaptive composition Smith and Thakurta 2022). To report, never to enforce:
-these are floats.
+All four describe the same releases. `mironov` and `order` use the loss at one order only. `zcdp` uses that a Gaussian
+release has loss rho alpha' at every order alpha', with rho = B / alpha (Bun and Steinke 2016). `gdp` uses that telling
+two worlds apart by all releases is at least as hard as telling N(0, 1) from N(mu, 1), with mu^2 = 2 B / alpha (Dong,
+Roth and Su 2022; under adaptive composition Smith and Thakurta 2022). The results are floats, for reports only: budgets
+are enforced in integers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Conversion = Literal["mironov", "order", "zcdp", "gdp"]
 CONVERSIONS: tuple[Conversion, ...] = ("mironov", "order", "zcdp", "gdp")
 
 SURCHARGE = 0.021
-"""The total variation between the discrete Gaussian and a rounded continuous one is below this / sigma^2, in
-one coordinate: to leading order it is E|N^2 - 1| / (48 sigma^2) = 0.0202 / sigma^2."""
+"""In one coordinate the total variation between the discrete Gaussian and a rounded continuous one is below this
+number / sigma^2; to leading order it is E|N^2 - 1| / (48 sigma^2) = 0.0202 / sigma^2."""
 
 
 def rho_of(order: float, budget: float) -> float:
-    """The same promise as rho-zCDP: B / alpha."""
+    """The rho of the guarantee as rho-zCDP: B / alpha."""
     return budget / order
 
 
 def mu_of(order: float, budget: float) -> float:
-    """The same promise as mu-GDP: sqrt(2 B / alpha)."""
+    """The mu of the guarantee as mu-GDP: sqrt(2 B / alpha)."""
     return math.sqrt(2 * budget / order)
 
 
@@ -45,24 +45,20 @@ def epsilons(order: float, budget: float, delta: float, coordinates: int = 0) ->
         coordinates: for `gdp`, as in `gdp_epsilon`.
 
     **Guarantees**
-        - Releases that are (order, budget)-RDP are (epsilon, delta)-DP by `mironov` (Mironov 2017, Prop. 3)
-          and by `order` (Canonne, Kamath and Steinke 2020, Prop. 12).
-        - Releases of a dpfuse filter are also by `zcdp`, with continuous and with discrete noise alike.
-        - `gdp` is exact for continuous noise. For the discrete noise of live releases add
-          `discrete_surcharge` to delta, or ask for `gdp_epsilon` with the number of coordinates.
+        - `mironov` (Mironov 2017, Prop. 3) and `order` (Canonne, Kamath and Steinke 2020, Prop. 12) hold for all
+          releases that are (order, budget)-RDP.
+        - `zcdp` holds for the releases of a dpfuse filter, with continuous and with discrete noise.
+        - `gdp` is exact for continuous noise. With `coordinates` it also holds for the discrete noise of live releases.
         - The unit and the adjacency are those of the budget.
     """
     return {by: _convert(by, order, budget, delta, coordinates) for by in CONVERSIONS}
 
 
 def gdp_epsilon(order: float, budget: float, delta: float, coordinates: int = 0) -> float:
-    """The epsilon by GDP, with the surcharge for discrete noise in `coordinates` released coordinates.
+    """The epsilon by GDP, with the surcharge for discrete noise; infinite where the surcharge alone exceeds delta.
 
     Args:
-        coordinates: released while one sensor contributed, steps times d; 0 for continuous noise.
-
-    Returns:
-        The epsilon, infinite where the surcharge alone passes delta.
+        coordinates: the number released while one sensor contributed, steps times d; 0 for continuous noise.
     """
     _check_arguments(order, budget, delta)
     mu = mu_of(order, budget)
@@ -74,7 +70,7 @@ def gdp_epsilon(order: float, budget: float, delta: float, coordinates: int = 0)
         left = delta - discrete_surcharge(epsilon, coordinates)
         return _gaussian_epsilon(mu, left) if left > 0 else math.inf
 
-    # From below to the fixed point; then a hair above it, where both deltas together are seen to fit.
+    # Iterate from below to the fixed point. Then check, slightly above it, that both deltas together fit.
     for _ in range(100):
         epsilon, previous = solve(epsilon), epsilon
         if epsilon - previous < 1e-12 or math.isinf(epsilon):
@@ -84,14 +80,14 @@ def gdp_epsilon(order: float, budget: float, delta: float, coordinates: int = 0)
 
 
 def discrete_surcharge(epsilon: float, coordinates: int, grid: int = GRID) -> float:
-    """What to add to the delta of `gdp` for discrete noise: (1 + e^epsilon) n 0.021 / sigma^2.
+    """The addition to the delta of `gdp` for discrete noise: (1 + e^epsilon) n 0.021 / sigma^2.
 
-    Rounded continuous noise keeps the GDP curve, and swapping it for discrete noise moves any event's
-    probability by the total variation between the two, once under each neighbour, in each coordinate.
+    Rounded continuous noise keeps the GDP curve. Discrete noise in its place changes the probability of any event by at
+    most the total variation between the two, in each coordinate and under each neighbour.
 
     Args:
-        coordinates: n, released while one sensor contributed, steps times d.
-        grid: sigma, grid steps in a standard deviation of the noise.
+        coordinates: n, the number released while one sensor contributed, steps times d.
+        grid: sigma, the standard deviation of the noise in grid steps.
     """
     _check.is_count("coordinates", coordinates, 0)
     return (1 + math.exp(min(epsilon, 700.0))) * coordinates * SURCHARGE / grid**2
@@ -101,11 +97,11 @@ def budget_for(epsilon: float, delta: float, order: float, by: Conversion = "gdp
     """The largest budget at this order whose epsilon by that conversion is at most `epsilon`.
 
     Args:
-        coordinates: for `gdp`, those of discrete noise to allow for, as in `gdp_epsilon`.
+        coordinates: for `gdp`, as in `gdp_epsilon`.
 
     **Guarantees**
-        - The epsilon of the budget returned, with a hair of 1e-9 for rounding, is at most the one asked for.
-        - Where no budget will do (`mironov` and `order` have a floor), a ValueError says so.
+        - The epsilon of the returned budget, increased by 1e-9 of itself for rounding, is at most `epsilon`.
+        - `mironov` and `order` cannot go below a certain epsilon; a smaller `epsilon` raises ValueError.
     """
     _check.is_positive("epsilon", epsilon)
     _check.is_one_of("by", by, CONVERSIONS)
@@ -116,16 +112,16 @@ def budget_for(epsilon: float, delta: float, order: float, by: Conversion = "gdp
     smallest, largest = 1e-12 * order, 2.0**20 * order
     if not fits(smallest):
         raise ValueError(
-            f"epsilon must be larger to be reached at order {order!r} and delta {delta!r} by {by!r}, got "
-            f"{epsilon!r}; raise the order or convert by 'gdp'"
+            f"epsilon must be larger at order {order!r} and delta {delta!r} by {by!r}, got {epsilon!r}; "
+            f"raise the order or convert by 'gdp'"
         )
     return largest if fits(largest) else _bisect(fits, smallest, largest)
 
 
 def chance_to_tell(order: float, budget: float) -> float:
-    """How often somebody who sees all releases can at best tell two neighbours apart, from an even prior.
+    """The largest probability with which an observer of all releases tells two neighbours apart, from even odds.
 
-    Phi(mu / 2): half is guessing, one is certainty. All other data is taken to be known to them.
+    It is Phi(mu / 2): 0.5 is guessing, 1 is certainty. The observer is assumed to know all other data.
     """
     return 0.5 * (1 + math.erf(mu_of(order, budget) / 2 / math.sqrt(2)))
 
@@ -142,19 +138,19 @@ def _convert(by: Conversion, order: float, budget: float, delta: float, coordina
 
 
 def _improved(orders: Floats, losses: Floats, delta: float) -> Floats:
-    """Prop. 12 of Canonne, Kamath and Steinke 2020, solved for epsilon."""
+    """The epsilon of Prop. 12 of Canonne, Kamath and Steinke 2020."""
     return np.asarray(losses + np.log1p(-1 / orders) - (math.log(delta) + np.log(orders)) / (orders - 1))
 
 
 def _gaussian_epsilon(mu: float, delta: float) -> float:
     from dp_accounting import get_epsilon_gaussian
 
-    with np.errstate(divide="ignore"):  # it takes the logarithm of a delta of 0 where epsilon is far too large
+    with np.errstate(divide="ignore"):  # its search takes the logarithm of a delta of 0 where epsilon is far too large
         return float(get_epsilon_gaussian(1 / mu, delta))
 
 
 def _best_order(rho: float, delta: float) -> float:
-    """The smallest epsilon over all orders; any order is valid, so a coarse search is only loose."""
+    """The smallest epsilon over all orders; every order is valid, so a coarse search is safe."""
     low, high = -8.0, 12.0  # decimal logarithm of order - 1
     for _ in range(4):
         exponents = np.linspace(low, high, 2001)

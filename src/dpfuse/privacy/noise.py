@@ -1,7 +1,6 @@
 """The noise of a release: OpenDP's discrete Gaussian of `GRID` steps, exact and from cryptographic randomness.
 
-It depends on nothing that is released, so a centre with many streams has it drawn by another thread while it computes
-what the noise is to be added to.
+Noise does not depend on data, so a centre with many streams draws it in another thread while it computes the sums.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from dpfuse import _check
 from dpfuse._arrays import Integers
 from dpfuse.privacy.budget import GRID
 
-# Coordinates that take a few milliseconds, in which OpenDP lets go of the interpreter: to wake a thread for less would
-# cost more than it saves.
+# Coordinates that one task of the other thread draws, in a few milliseconds without the interpreter's lock. For fewer,
+# waking the thread costs more than it saves.
 _PART = 256
 _LARGEST = 2**63 - 1
 
 
 class Noise:
-    """Noise for one step, good for one use. Private: it stays in the centre.
+    """Noise for one step, to be used once. Private: it stays in the centre.
 
-        noise = Noise(2000)                    # begins to draw, in another thread
+        noise = Noise(2000)                    # starts to draw in another thread
         ...                                    # compute the sum meanwhile
         released = add_noise(exact_sum, noise)
 
     **Guarantees**
-        - Each coordinate is a draw of its own of the discrete Gaussian of `GRID` steps, and depends on nothing else.
-        - It is handed out once, to the process that had it drawn, and kept nowhere.
+        - Each coordinate is an independent draw of the discrete Gaussian of `GRID` steps.
+        - The noise is returned once, in the process that drew it, and is not kept.
 
     Args:
-        size: how many coordinates.
+        size: the number of coordinates.
     """
 
     def __init__(self, size: int) -> None:
@@ -48,13 +47,13 @@ class Noise:
             self._parts = [(part, _other_thread(self._process).submit(_draw, part)) for part in sizes]
 
     def check(self, size: int) -> None:
-        """Raise if this is not noise for so many coordinates that may still be used, here."""
+        """Raise unless this noise has `size` coordinates, is of this process and was not used."""
         if size != self.size:
             raise ValueError(f"noise must have {size} coordinates, as many as the sum, got {self.size}")
         if os.getpid() != self._process:
-            raise RuntimeError("this noise is of another process, which may use it; draw noise where it is used")
+            raise RuntimeError("noise must be of this process, this is of another one; draw noise where it is used")
         if self._is_taken:
-            raise RuntimeError("this noise was used already; noise that is added twice can be subtracted")
+            raise RuntimeError("noise must be used once, this was used already; draw new noise")
 
     def take(self) -> Integers:
         """The noise, shape (size,), once."""
@@ -62,7 +61,7 @@ class Noise:
             self.check(self.size)
             self._is_taken = True
             parts, self._parts = self._parts, []
-        # From the end: what the other thread has not begun is drawn here.
+        # From the end: this thread draws the parts that the other one has not started.
         drawn = [_draw(size) if part is None or part.cancel() else part.result() for size, part in parts[::-1]]
         return np.concatenate(drawn[::-1])
 
@@ -71,47 +70,47 @@ class Noise:
 
 
 def add_noise(exact_sum: Integers, noise: Noise | None = None) -> Integers:
-    """The sum plus independent discrete Gaussian noise of `GRID` steps in each coordinate; saturates at i64.
+    """The sum plus independent discrete Gaussian noise of `GRID` steps in each coordinate; saturates at int64.
 
     **Guarantees**
-        - A change of the sum by an integer vector q has a Rényi loss of at most alpha q.q / (2 GRID^2) at
-          every order, whatever the sum is.
-        - The noise is drawn for this sum alone, in this process, used once and kept nowhere.
+        - A change of the sum by an integer vector q has a Rényi loss of at most alpha q.q / (2 GRID^2) at every order
+          alpha, for any sum.
+        - The noise is drawn in this process, for this sum alone, used once and not kept.
 
     Args:
         exact_sum: int64, shape (d,).
-        noise: of d coordinates, which is used up; None draws it now.
+        noise: of d coordinates; this call uses it up. None draws it now.
     """
     if exact_sum.ndim != 1 or exact_sum.dtype != np.int64 or not len(exact_sum):
-        raise ValueError(f"the sum must be int64 of shape (d,), got {exact_sum.dtype} of {exact_sum.shape}")
+        raise ValueError(f"exact_sum must be int64 of shape (d,), got {exact_sum.dtype} of {exact_sum.shape}")
     noise = noise or Noise(len(exact_sum))
     noise.check(len(exact_sum))
     drawn = noise.take()
-    # The sum is first kept as far from the ends of int64 as the noise is long: then nothing wraps.
+    # Clip the sum to the range in which adding this noise cannot wrap.
     low, high = -_LARGEST - 1 - np.minimum(drawn, 0), _LARGEST - np.maximum(drawn, 0)
     return np.clip(exact_sum, low, high) + drawn
 
 
 def _draw(size: int) -> Integers:
-    drawn = make_noise(size)(np.zeros(size, np.int64))  # of a list OpenDP would look at each entry
-    if len(drawn) != size:
+    drawn = make_noise(size)(np.zeros(size, np.int64))  # an array, as OpenDP would check each entry of a list
+    if len(drawn) != size:  # OpenDP does not check the length
         raise RuntimeError(f"OpenDP returned {len(drawn)} coordinates for {size}")
     return np.array(drawn, np.int64)
 
 
 @functools.lru_cache(maxsize=16)
 def make_noise(dimension: int) -> Callable[[Integers], list[int]]:
-    """OpenDP's discrete Gaussian for `dimension` coordinates, built once a process: call it before the clock.
+    """OpenDP's discrete Gaussian for `dimension` coordinates, built once in a process.
 
-    The first call takes half a second, most of it the import of OpenDP.
+    The first call takes half a second, most of it the import of OpenDP: make it before the clock starts.
     """
     return _make_gaussian(_check.is_count("dimension", dimension), GRID)
 
 
 def _make_gaussian(dimension: int, scale: int) -> Callable[[Integers], list[int]]:
-    # OpenDP takes scale 0, and then releases the value itself; a vector of any length passes it too.
+    # OpenDP accepts scale 0, and then releases the value itself.
     if scale < 1:
-        raise ValueError(f"scale must be at least one grid step, got {scale}")
+        raise ValueError(f"scale must be at least 1 grid step, got {scale}")
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
@@ -119,11 +118,11 @@ def _make_gaussian(dimension: int, scale: int) -> Callable[[Integers], list[int]
     gaussian = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
     rho = gaussian.map(float(scale))  # type: ignore[no-untyped-call]
     if not 0.5 <= rho <= 0.5 + 1e-9:
-        raise RuntimeError(f"OpenDP's noise of scale {scale} must have rho 0.5 for a move of {scale}, got {rho}")
+        raise RuntimeError(f"OpenDP's rho at scale {scale} must be 0.5 for a distance of {scale}, got {rho}")
     return gaussian
 
 
 @functools.lru_cache(maxsize=1)
 def _other_thread(process: int) -> ThreadPoolExecutor:
-    """A thread of this process, started once: that of a parent does not live in a child."""
+    """One thread for each process: after a fork the child has no thread of its parent."""
     return ThreadPoolExecutor(1, thread_name_prefix="dpfuse-noise")

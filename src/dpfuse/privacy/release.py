@@ -1,19 +1,19 @@
 """The exact release: contributions on the integer grid, an exact sum, and OpenDP's discrete Gaussian noise.
 
-Floating point breaks a Gaussian mechanism twice: a rounded sum moves by more than its sensitivity, and the
-noise itself leaves marks (one float32 draw of jax.random.normal tells two inputs apart most of the time). So
-every sensor's row is rounded toward zero to the grid and checked in integers, what fails becomes zeros, the
-sum is a sum of integers, and the noise is the discrete Gaussian of `GRID` steps, whose Rényi loss is at most
-that of the continuous one (Canonne, Kamath and Steinke 2020, Prop. 5), drawn by exact arithmetic from
-cryptographic randomness.
+Floating point breaks a Gaussian mechanism in two ways. A rounded sum can move by more than its sensitivity, and
+floating-point noise has gaps: one float32 draw of jax.random.normal tells two inputs apart most of the time. Therefore:
+- the row of each sensor is rounded toward zero to the grid and checked in integers, and a row that fails becomes zeros;
+- the sum is a sum of integers;
+- the noise is the discrete Gaussian with a standard deviation of `GRID` steps, drawn by exact arithmetic from
+  cryptographic randomness. Its Rényi loss is at most that of the continuous Gaussian (Canonne, Kamath and Steinke 2020,
+  Prop. 5).
 
-One step of a live centre, with the accounts kept apart so that a ledger can record the debit before anything
-leaves:
+One step has two parts, so that a ledger can record the debits before the release is drawn:
 
     mechanism = Mechanism(guarantee, features="ball", dimension=2)
     accounts = mechanism.open_accounts()
-    charged = mechanism.charge(accounts, weight, ids, values)     # quantise, check, debit, sum: private
-    release = mechanism.draw(charged)                             # add the noise: this may leave the building
+    charged = mechanism.charge(accounts, weight, ids, values)     # round, check, debit and sum: private
+    release = mechanism.draw(charged)                             # add the noise: public
 """
 
 from __future__ import annotations
@@ -45,23 +45,22 @@ from dpfuse.privacy.noise import Noise, add_noise
 from dpfuse.types import Guarantee
 
 Accounts = tuple[TotalFilter, ...] | IndividualFilter
-"""What steps are charged to: an account for each stream, or one for each sensor, whatever stream it is in."""
+"""The accounts that steps are charged to: one for each stream, or one for each sensor over all streams."""
 
 LARGEST_ENTRY = 2**31
-"""No budget that a `Guarantee` allows pays for an entry of more grid steps."""
+"""In grid steps. No budget that a `Guarantee` allows pays for a larger entry."""
 
 
 @dataclass
 class Charged:
-    """A step that is paid for and has no noise yet, good for one draw. Private: it stays in the centre.
+    """A step that is paid for and has no noise yet. Private: it stays in the centre, and is drawn once.
 
     Attributes:
-        fusion_weight: G_k, the weight in whole grid steps; public.
-        budget_left: what the stream may still spend, in squared grid steps; public, None in individual
+        fusion_weight: G_k, the weight in grid steps; public.
+        budget_left: of the stream, in squared grid steps; public. None in individual accounting.
+        debits: of the sensor of each row, shape (m,), in individual accounting; of the stream, shape (1,), in total
             accounting.
-        debits: what each row's sensor was charged, shape (m,), in individual accounting; in total accounting
-            what the stream was charged, shape (1,).
-        exact_sum: the sum of the rows in grid steps, shape (d,); None once it was drawn.
+        exact_sum: the sum of the rows in grid steps, shape (d,); None after the draw.
     """
 
     fusion_weight: int
@@ -70,12 +69,12 @@ class Charged:
     exact_sum: Integers | None = field(repr=False)
 
     def take(self) -> Integers:
-        """The sum, handed out once: a second draw of the same sum would cost as much again."""
+        """The sum, once: a second draw of the same sum would cost as much again."""
         taken, self.exact_sum = self.undrawn(), None
         return taken
 
     def undrawn(self) -> Integers:
-        """The sum, still to be drawn: private."""
+        """The sum, if it was not taken yet. Private."""
         if self.exact_sum is None:
             raise RuntimeError("this step was drawn already; publish that release, or charge a new step")
         return self.exact_sum
@@ -83,11 +82,11 @@ class Charged:
 
 @dataclass(frozen=True)
 class Release:
-    """What may leave the building.
+    """What may leave the centre.
 
     Attributes:
-        value: Z_k in whole grid steps, shape (d,).
-        fusion_weight: G_k in whole grid steps.
+        value: Z_k in grid steps, shape (d,).
+        fusion_weight: G_k in grid steps.
         budget_left: in squared grid steps; None in individual accounting, where it is private.
     """
 
@@ -98,27 +97,25 @@ class Release:
 
 @dataclass(frozen=True)
 class Mechanism:
-    """How one step's values become a release that keeps a guarantee; it holds no accounts and no noise.
+    """The release mechanism of a guarantee: charges a step to accounts, and draws its release.
 
     **Guarantees**
-        - Unit: one sensor id's whole trajectory, over all steps charged to one set of accounts. Adjacency,
-          order, budget and accounting are those of `guarantee`; the releases are (order, budget)-RDP, and
-          rho-zCDP with rho = budget / order.
-        - Assumes that the weight and the choice to release depend on past releases and public settings alone,
-          and each row of values on its own sensor's data, past releases and (individual) its own account
-          alone.
-        - Whatever a row holds (NaN, inf, 1e308, out of its set), every other row is as it would be without
-          it, and its own is inside its bound: rows that are not in the set, or not affordable, become zeros.
-        - An id counts once a step, the first of its rows; a negative id is nobody.
-        - A weight that the budget left does not cover is lowered to the largest that it does (total): the
+        - Unit: the whole trajectory of one sensor id, over all steps charged to one set of accounts. Adjacency, order,
+          budget and accounting are those of `guarantee`.
+        - The releases are (order, budget)-RDP, and rho-zCDP with rho = budget / order.
+        - Assumes that the weight and the decision to release depend on past releases and public settings alone, and
+          that each row of values depends on the data of its own sensor, past releases and, in individual accounting,
+          its own account alone.
+        - A row with any content (NaN, inf, 1e308, out of its set) changes no other row.
+        - A row that is not in the set, or that its account cannot pay for, becomes zeros.
+        - An id counts once a step, by the first of its rows. A row with a negative id does not count.
+        - Total accounting: a weight that costs more than the budget left is lowered to the largest affordable one. The
           last releases have weight 0 and are noise alone.
-        - Nobody there, or no budget left: a release of the same shape and noise. A sum out of range
-          saturates.
-        - What is charged once is drawn once.
+        - Without sensors, or without budget left, a release has the same shape and noise. A sum out of range saturates.
+        - A charged step is drawn once.
 
     Attributes:
-        guarantee: the promise.
-        features: the set that one sensor's features are in.
+        features: the set that contains the features of each sensor.
         dimension: d, the coordinates of a release.
     """
 
@@ -138,11 +135,11 @@ class Mechanism:
 
     @functools.cached_property
     def budget(self) -> int:
-        """The whole budget, of the stream or of each sensor, in squared grid steps."""
+        """The budget of the stream (total) or of each sensor (individual), in squared grid steps."""
         return squared_steps(self.guarantee)
 
     def open_accounts(self) -> TotalFilter | IndividualFilter:
-        """New accounts, of the kind that the guarantee's accounting needs."""
+        """New accounts for the guarantee's accounting."""
         if self.guarantee.accounting == "total":
             return TotalFilter(self.budget)
         return IndividualFilter(self.budget, self.factor)
@@ -150,16 +147,16 @@ class Mechanism:
     def charge(
         self, accounts: TotalFilter | IndividualFilter, weight: float, ids: ArrayLike, values: ArrayLike
     ) -> Charged:
-        """Round, check, debit and add up one step.
+        """One step, rounded, checked, debited and summed.
 
         Args:
             accounts: debited by this call; from `open_accounts`, or filled from a ledger.
             weight: g_k >= 0 in noise standard deviations.
-            ids: of the sensors, shape (m,), negative for nobody.
-            values: shape (m, d). Total accounting: the features f_i; the row is trunc(G_k f_i). Individual:
-                the contributions g_k f_i, already scaled to what the sensor has left, in noise standard
-                deviations; the row is trunc(GRID c_i). Values computed in float32 may end up a hair outside
-                of their set or account and then count as zeros: scale them by 1 - 2^-20 where that matters.
+            ids: of the sensors, shape (m,), negative for an empty row.
+            values: shape (m, d). Total accounting: the features f_i; the row is trunc(G_k f_i). Individual accounting:
+                the contributions c_i = g_k f_i in noise standard deviations, already scaled to what the sensor has
+                left; the row is trunc(GRID c_i). Rounding in float32 may put a value just outside of its set or
+                account, and it then becomes zeros: scale values by 1 - 2^-20 where that matters.
         """
         sensors = as_ids(ids)
         many = (accounts,) if isinstance(accounts, TotalFilter) else accounts
@@ -168,12 +165,12 @@ class Mechanism:
     def charge_many(
         self, accounts: Accounts, weights: Sequence[float], stream: Integers, ids: ArrayLike, values: ArrayLike
     ) -> list[Charged]:
-        """Round, check, debit and add up one step of each of several streams, as `charge`.
+        """One step of each stream, as `charge`.
 
         Args:
             accounts: one for each stream (total), or those of the sensors of all streams (individual).
             weights: one for each stream.
-            stream: the number of the stream that each row belongs to, shape (m,), in ascending order.
+            stream: the number of the stream of each row, shape (m,), ascending.
         """
         wholes = [weight_to_grid(weight) for weight in weights]
         sensors = as_ids(ids)
@@ -187,7 +184,7 @@ class Mechanism:
     ) -> list[Charged]:
         self._check_accounts(accounts)
         admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(values), self.features), stream)
-        sums = sum_by_window(admitted.contributions, stream, len(wholes))
+        sums = sum_by_stream(admitted.contributions, stream, len(wholes))
         debits = split_by_stream(admitted.costs, stream, len(wholes))
         return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
 
@@ -198,7 +195,7 @@ class Mechanism:
         wholes = [min(whole, own.largest_weight(self.factor)) for whole, own in zip(wholes, accounts, strict=True)]
         row_weight = np.array(wholes, np.int64)[stream]
         rows = within_set(to_grid(values, row_weight), self.features, row_weight)
-        sums = sum_by_window(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
+        sums = sum_by_stream(clear_rows(rows, counts_once(sensors, stream)), stream, len(wholes))
         costs = [self.factor * whole**2 for whole in wholes]
         for own, cost in zip(accounts, costs, strict=True):
             own.spend(cost)
@@ -207,18 +204,18 @@ class Mechanism:
         return [Charged(*own) for own in zip(wholes, left, debits, sums, strict=True)]
 
     def draw(self, charged: Charged) -> Release:
-        """Add the noise. A step is drawn once: a second call for the same one raises RuntimeError."""
+        """The release of a charged step; a second draw of the same step raises RuntimeError."""
         return self.draw_many([charged])[0]
 
     def draw_many(self, many: Sequence[Charged], noise: Noise | None = None) -> list[Release]:
-        """Add noise of its own to each of several streams' steps.
+        """The releases of several charged steps, each with noise of its own.
 
         Args:
-            noise: for all of them, one stream after the other; None draws it now.
+            noise: for all steps, one after the other; None draws it now.
         """
-        # Before anything is taken: a member that cannot be drawn costs no other one its step.
+        # Check all before any is taken: a step that cannot be drawn must not use up the others.
         if len(set(map(id, many))) < len(many):
-            raise ValueError("many must hold each step once")
+            raise ValueError("many must hold each step once, got one of them twice")
         if wrong := {charged.undrawn().shape for charged in many} - {(self.dimension,)}:
             raise ValueError(f"the sum must have shape ({self.dimension},), got {max(wrong)}")
         if not many:
@@ -253,7 +250,7 @@ class Mechanism:
 
 
 def weight_to_grid(weight: float) -> int:
-    """The weight in whole grid steps, rounded toward zero; at most `LARGEST_ENTRY`."""
+    """The weight in grid steps, rounded toward zero; at most `LARGEST_ENTRY`."""
     number = float(weight)
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"weight must be finite and >= 0, got {number!r}")
@@ -263,7 +260,7 @@ def weight_to_grid(weight: float) -> int:
 def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:
     """trunc(scale * values) as integers, shape (..., d); a row that is not finite or too large becomes zeros.
 
-    Each row, the last axis, depends on itself alone, and on its scale where each has its own.
+    A row, along the last axis, depends on its own values and scale alone.
     """
     array = _as_floats(values)
     if array.ndim == 0:
@@ -273,7 +270,7 @@ def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:
     is_usable = all_entries(np.abs(scaled) < LARGEST_ENTRY + 1)  # False for NaN
     if not is_usable.all():
         scaled[~is_usable] = 0.0
-    return scaled.astype(np.int64)  # which rounds toward zero
+    return scaled.astype(np.int64)  # rounds toward zero
 
 
 def from_grid(value: Integers) -> Floats:
@@ -282,9 +279,9 @@ def from_grid(value: Integers) -> Floats:
 
 
 def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> Integers:
-    """The rows in `weight` times the feature set, and zeros for the others, shape (..., d).
+    """The rows that are in `weight` times the feature set, and zeros for the others, shape (..., d).
 
-    Exact in int64 where d weight^2 < 2^63: entries are bounded by the weight before they are squared.
+    Exact in int64 if d weight^2 < 2^63, as entries are bounded by the weight before they are squared.
     """
     bound = np.asarray(weight, np.int64)[..., None]
     bounded = without_forbidden_signs(clear_rows(rows, all_entries((rows >= -bound) & (rows <= bound))), features)
@@ -294,12 +291,12 @@ def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> 
 
 
 def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
-    """The rows, with zeros for those that have a negative entry in a set that has none."""
+    """The rows; those with a negative entry, where the set has none, become zeros."""
     return rows if features == "ball" else clear_rows(rows, all_entries(rows >= 0))
 
 
-def sum_by_window(rows: Integers, stream: Integers, num_streams: int) -> Integers:
-    """Each stream's sum over its sensors, shape (streams, d), exactly: entries of 31 bits leave room for 2^32 rows."""
+def sum_by_stream(rows: Integers, stream: Integers, num_streams: int) -> Integers:
+    """The sum of each stream over its sensors, shape (streams, d); exact for 2^32 rows with entries of 31 bits."""
     if num_streams == 1:
         return np.asarray(rows.sum(0, dtype=np.int64, keepdims=True))
     sums = np.zeros((rows.shape[1], num_streams), np.int64)
@@ -309,13 +306,13 @@ def sum_by_window(rows: Integers, stream: Integers, num_streams: int) -> Integer
 
 
 def split_by_stream(rows: Integers, stream: Integers, num_streams: int) -> list[Integers]:
-    """Each stream's part of rows that are in the order of the streams."""
+    """The rows of each stream, from rows in the order of the streams."""
     ends = np.searchsorted(stream, np.arange(num_streams + 1)).tolist()
     return [rows[first:end] for first, end in itertools.pairwise(ends)]
 
 
 def _as_floats(values: ArrayLike) -> Floats:
-    """The values as float64; no message shows them."""
+    """The values as float64. No message shows them."""
     try:
         array = np.asarray(values)
     except ValueError:
