@@ -1,4 +1,4 @@
-"""Baselines: what one sensor can do to their releases, the estimator and the maps against textbooks, and the report."""
+"""Baselines: the loss of one sensor's data, the estimator and the maps against textbooks, and the report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pytest
 
 import dpfuse
 from dpfuse import baselines
-from dpfuse.baselines import BASELINES, Features, squared_sensitivity, worst_trajectory
+from dpfuse.baselines import BASELINES, Features, squared_sensitivity
 from dpfuse.baselines.estimator import LinearModel, best_estimator, recorded_moments
 from dpfuse.baselines.features import basis_sums
 from dpfuse.baselines.matrix import best_strategy, matrix_mechanism, toeplitz_strategy
-from dpfuse.baselines.mechanism import Problem
+from dpfuse.baselines.mechanism import ReleaseProblem
 from dpfuse.baselines.two_stage import two_stage
 from dpfuse.types import Trajectories
 from support.designs import ADJACENCIES, busy_data, make_design, make_guarantee
+from support.worst_case import worst_trajectory
 
 # Baselines in which the release of a step reads that step alone: their bound is attained.
 MEMORYLESS = ("local", "input", "two-stage", "matrix")
@@ -28,7 +29,7 @@ BUDGET = 0.7
 
 @pytest.fixture(scope="module")
 def crowds():
-    """Two channels, sensors that come and go, and a state that their sums tell something about."""
+    """Two channels, sensors that come and go, and a state that depends on their sums."""
 
     def make(seed):
         data = busy_data(num_runs=200, seed=seed)
@@ -44,7 +45,7 @@ def fitted(crowds):
     """Every baseline under both adjacencies."""
     return {
         (name, adjacency): baselines.fit(
-            name, *crowds[:2], make_guarantee(adjacency=adjacency, budget=BUDGET), outside=(0.0, 0.1)
+            name, *crowds[:2], make_guarantee(adjacency=adjacency, budget=BUDGET), outside=(0.1,)
         )
         for name, adjacency in itertools.product(BASELINES, ADJACENCIES)
     }
@@ -53,7 +54,7 @@ def fitted(crowds):
 def neighbours(mechanism, adjacency, seed=0):
     """Two data sets that differ in one sensor, as far apart for this mechanism as a search finds, in real measurements.
 
-    The sensor in question sends values far outside of the range, for the clip to bring to its corners, or is absent.
+    That sensor is absent, or sends values far outside the range, which the clip brings to the corners.
     """
     features = mechanism.features
     path = worst_trajectory(mechanism.release, features.moves(adjacency), seed=seed)
@@ -86,7 +87,7 @@ def loss_between(mechanism, first, second):
 class TestGuarantee:
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
     @pytest.mark.parametrize("name", BASELINES)
-    def test_no_neighbours_are_further_apart_than_the_budget_and_some_are_as_far(self, fitted, name, adjacency):
+    def test_the_loss_between_neighbours_is_at_most_the_budget_and_nearly_reaches_it(self, fitted, name, adjacency):
         mechanism = fitted[name, adjacency]
         found = loss_between(mechanism, *neighbours(mechanism, adjacency))
         assert found <= mechanism.loss * (1 + 1e-9)
@@ -94,7 +95,7 @@ class TestGuarantee:
         assert found >= (0.999 if name in MEMORYLESS else 0.6) * BUDGET
 
     @pytest.mark.parametrize("name", BASELINES)
-    def test_without_the_clip_neighbours_are_too_far_apart(self, fitted, name):
+    def test_without_the_clip_the_loss_exceeds_the_budget(self, fitted, name):
         """Negative control: the same search and map, but a range a hundred times as wide as the one charged."""
         mechanism = fitted[name, "remove-one"]
         pair = neighbours(mechanism, "remove-one")
@@ -113,17 +114,17 @@ class TestGuarantee:
         with pytest.raises(ValueError, match="release must cost at most the budget 0.7, got 0.70"):
             replace(mechanism, release=1.0001 * mechanism.release)
 
-    def test_a_promise_for_removal_does_not_hold_for_replacement(self, fitted):
-        """Negative control of the adjacency: signed features move twice as far when replaced."""
+    def test_a_remove_one_guarantee_does_not_hold_for_replace_one(self, fitted):
+        """Negative control: replacing a sensor with signed features changes the sum by twice as much."""
         mechanism = fitted["input", "remove-one"]
         assert loss_between(mechanism, *neighbours(mechanism, "replace-one")) > 1.5 * BUDGET
 
-    def test_a_release_may_not_read_the_future(self, fitted):
+    def test_a_release_that_reads_later_steps_is_refused(self, fitted):
         mechanism = fitted["output", "remove-one"]
         with pytest.raises(ValueError, match="release must be causal"):
             replace(mechanism, release=mechanism.release[::-1, :, ::-1])
 
-    def test_local_noise_does_not_depend_on_who_is_there(self, crowds, fitted):
+    def test_local_noise_does_not_depend_on_which_sensors_are_present(self, crowds, fitted):
         mechanism = fitted["local", "remove-one"]
         assert mechanism.num_noises == crowds[0].num_slots
         zeros = np.zeros((20_000, mechanism.horizon, mechanism.dimension))
@@ -134,7 +135,7 @@ class TestGuarantee:
 
 class TestSensitivity:
     @pytest.mark.parametrize("adjacency", ADJACENCIES)
-    def test_against_all_trajectories_there_are(self, adjacency):
+    def test_the_bound_covers_every_trajectory_and_the_search_finds_the_worst(self, adjacency):
         rng = np.random.default_rng(0)
         features = Features(-np.ones(1), np.ones(1), rng.normal(size=(2, 2)))
         moves = features.moves(adjacency)
@@ -148,13 +149,13 @@ class TestSensitivity:
         largest = np.square(paths @ diagonal.reshape(8, 8).T).sum(1).max()
         assert squared_sensitivity(diagonal, moves) == pytest.approx(largest)
 
-    def test_one_participation_would_be_too_little(self):
-        """Negative control: the largest column, right where a sensor takes part once, is passed by one that stays."""
+    def test_the_sensitivity_for_one_participation_is_too_small(self):
+        """Negative control: the largest column norm is the sensitivity for one step; a sensor that stays exceeds it."""
         release = np.eye(6)[:, None, :, None]
         path = worst_trajectory(release, np.array([[0.0], [1.0]]))
         assert np.square(path).sum() > 5 * np.square(release[:, 0, :, 0]).sum(0).max()
 
-    def test_is_that_of_jax_privacy_where_everybody_takes_part_in_every_step(self):
+    def test_the_bound_equals_that_of_jax_privacy_for_sensors_in_every_step(self):
         from jax_privacy.matrix_factorization import sensitivity
 
         strategy = np.tril(np.random.default_rng(0).uniform(size=(12, 12)))
@@ -163,8 +164,8 @@ class TestSensitivity:
             theirs = sensitivity.fixed_epoch_sensitivity(strategy, epochs=12)
         assert ours == pytest.approx(theirs**2, rel=1e-10)
 
-    def test_whatever_is_sent_stays_among_the_moves(self):
-        """No direction sees a sensor that sends anything at all beyond the corners and 0."""
+    def test_features_of_any_input_stay_in_the_hull_of_the_moves(self):
+        """In no direction do the features of a sensor exceed the corners and 0."""
         rng = np.random.default_rng(0)
         features = Features(np.array([-2.0, 0.0]), np.array([1.0, 5.0]), rng.normal(size=(3, 3)))
         sent = rng.choice([0.0, -7.0, 1e30, -1e30, 3.0, np.nan, np.inf, 1e-30], size=(1, 500, 1, 2))
@@ -181,7 +182,7 @@ def make_problem(num_steps=6, num_sensors=5, squared_radius=0.7):
     measured = np.array([[0.0, 0.0], [0.0, noise]])
     spread = np.array([[1.0, num_sensors], [num_sensors, num_sensors**2]])
     model = LinearModel(gains, np.zeros(2), walk * spread + measured, np.array([0.5, 2.5]), spread + measured, 1)
-    return Problem(model.moments(num_steps), model, np.array([[-1.0], [0.0], [1.0]]), squared_radius)
+    return ReleaseProblem(model.moments(num_steps), model, np.array([[-1.0], [0.0], [1.0]]), squared_radius)
 
 
 def mean_variance(problem, shape):
@@ -189,7 +190,7 @@ def mean_variance(problem, shape):
 
 
 class TestEstimator:
-    def test_is_the_kalman_filter(self):
+    def test_the_best_estimator_is_the_kalman_filter(self):
         problem = make_problem()
         release = problem.scaled(problem.plain)
         estimator = best_estimator(problem.moments, release, 1.0)
@@ -212,7 +213,7 @@ class TestEstimator:
         np.testing.assert_allclose(moments.cross, together[:3, 3:])
         np.testing.assert_allclose(moments.covariance, together[3:, 3:])
 
-    def test_a_model_is_found_again(self):
+    def test_the_fitted_model_is_the_one_that_made_the_data(self):
         problem = make_problem()
         rng = np.random.default_rng(0)
         model = problem.model
@@ -255,7 +256,7 @@ class TestMaps:
         # The columns' own norms, not their roots, would be another diagonal, and a worse one.
         assert best < error(np.diag(np.linalg.norm(work, axis=0)))
 
-    def test_who_can_only_add_is_the_exception_where_differences_are_read(self):
+    def test_correlated_noise_helps_to_read_differences_of_counts(self):
         """The sum moves by u in {0, 1}^2; negative entries of X = C^T C are free, and help to read a difference."""
         work = np.array([[1.0, -1.0]])
         moves = np.array(list(itertools.product([0, 1], repeat=2)))
@@ -276,8 +277,8 @@ class TestMaps:
         ours = best_strategy(work)
         np.testing.assert_allclose(found / found[0, 0], ours / ours[0, 0], atol=1e-2)
 
-    def test_the_aggregator_is_the_best_schedule(self):
-        """One feature, three steps: what is left to choose is how the budget is spread, which a grid covers."""
+    def test_the_aggregator_finds_the_best_schedule_of_a_grid(self):
+        """With one feature and three steps the only choice is how to divide the budget, which a grid covers."""
         problem = make_problem(num_steps=3)
         ((_, solved),) = two_stage(problem)
         shares = [
@@ -287,7 +288,7 @@ class TestMaps:
         assert mean_variance(problem, solved) == pytest.approx(grid, rel=2e-3)
         assert mean_variance(problem, solved) < 0.97 * mean_variance(problem, problem.plain)
 
-    def test_the_aggregator_leaves_out_a_channel_that_says_nothing(self):
+    def test_the_aggregator_leaves_out_a_channel_without_information(self):
         model = make_problem().model
         idle = np.diag([0.0, 0.0, 4.0])
         padded = LinearModel(
@@ -299,12 +300,12 @@ class TestMaps:
             num_states=1,
         )
         moves = Features(-np.ones(2), np.ones(2), np.eye(3)[1:]).moves("remove-one")
-        problem = Problem(padded.moments(4), padded, moves, 0.7)
+        problem = ReleaseProblem(padded.moments(4), padded, moves, 0.7)
         ((_, solved),) = two_stage(problem)
         by_feature = np.square(solved).sum(axis=(0, 1, 2))
         assert by_feature[1] < 1e-3 * by_feature[0]
 
-    def test_matrix_strategies_are_for_the_filter(self):
+    def test_the_diagonal_strategy_is_better_than_equal_noise_and_toeplitz(self):
         problem = make_problem()
         strategies = {settings["strategy"]: shape for settings, shape in matrix_mechanism(problem)}
         errors = {name: mean_variance(problem, shape) for name, shape in strategies.items()}
@@ -313,7 +314,7 @@ class TestMaps:
 
 class TestReport:
     @pytest.mark.parametrize("name", BASELINES)
-    def test_baselines_are_better_than_nothing_and_keep_to_the_budget(self, crowds, fitted, name):
+    def test_every_baseline_beats_the_prior_within_the_budget(self, crowds, fitted, name):
         report = baselines.evaluate(fitted[name, "remove-one"], crowds[2])
         assert report.mse < (1 if name == "local" else 0.9) * report.prior_mse
         assert report.within_budget
@@ -322,7 +323,7 @@ class TestReport:
         assert 0.9 < report.coverage <= 1
         assert report.epsilon["zcdp"] > 0
 
-    def test_the_error_is_the_one_expected(self, crowds, fitted):
+    def test_the_measured_error_is_the_expected_one(self, crowds, fitted):
         mechanism = fitted["input", "remove-one"]
         mechanism = replace(mechanism, estimator=mechanism.estimator._replace(curve=None))
         report = baselines.evaluate(mechanism, crowds[2], num_draws=50)
@@ -345,7 +346,7 @@ class TestReport:
 
 
 class TestRefusals:
-    def test_of_what_makes_no_sense(self, walks):
+    def test_wrong_arguments_are_refused_by_name(self, walks):
         with pytest.raises(ValueError, match="name must be one of local, input"):
             baselines.fit("kalman", *walks[:2], make_guarantee())
         with pytest.raises(ValueError, match="guarantee must have total accounting, got 'individual'"):
@@ -357,22 +358,22 @@ class TestRefusals:
         with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
             baselines.fit("input", walks[0], busy_data(), make_guarantee())
 
-    def test_of_measurements_that_never_change(self, walks):
+    def test_measurements_that_never_change_are_refused(self, walks):
         still = replace(walks[0], measurements=np.ones_like(walks[0].measurements))
         with pytest.raises(ValueError, match="training must have measurements that change"):
             baselines.fit("input", still, walks[1], make_guarantee())
 
-    def test_of_other_data_than_it_was_made_for(self, walks, fitted):
+    def test_data_with_other_channels_is_refused(self, walks, fitted):
         with pytest.raises(ValueError, match=r"the \(states, channels\) of the baseline, \(1, 2\), got \(1, 1\)"):
             baselines.evaluate(fitted["input", "remove-one"], walks[2])
 
-    def test_of_more_slots_than_noises(self, crowds, fitted):
+    def test_data_with_more_slots_than_noises_is_refused(self, crowds, fitted):
         many = busy_data(num_slots=9)
         with pytest.raises(ValueError, match="test must have at most the 5 slots of training, got 9"):
             baselines.evaluate(fitted["local", "remove-one"], many)
 
     @pytest.mark.parametrize(("name", "module"), [("two-stage", "cvxpy"), ("matrix", "jax_privacy")])
-    def test_a_missing_extra_says_which_line_to_run(self, walks, monkeypatch, name, module):
+    def test_a_missing_package_is_named_with_its_pip_line(self, walks, monkeypatch, name, module):
         monkeypatch.setitem(sys.modules, module, None)
         monkeypatch.setitem(sys.modules, f"{module}.matrix_factorization", None)
         with pytest.raises(dpfuse.MissingExtra, match=r"pip install 'dpfuse\[theory\]'"):

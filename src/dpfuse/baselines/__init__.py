@@ -1,10 +1,10 @@
-"""What one would use instead of a learned design, for the same guarantee and with the same report."""
+"""Mechanisms from the literature to compare a learned design with: the same guarantee and the same report."""
 
 from dpfuse.baselines.evaluate import evaluate
 from dpfuse.baselines.features import Features
 from dpfuse.baselines.fit import BASELINES, Baseline, fit
 from dpfuse.baselines.mechanism import LinearMechanism
-from dpfuse.baselines.sensitivity import squared_sensitivity, worst_trajectory
+from dpfuse.baselines.sensitivity import squared_sensitivity
 
 __all__ = [
     "BASELINES",
@@ -14,5 +14,4 @@ __all__ = [
     "evaluate",
     "fit",
     "squared_sensitivity",
-    "worst_trajectory",
 ]

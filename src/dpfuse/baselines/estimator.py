@@ -1,11 +1,11 @@
-"""The causal linear estimator with the smallest squared error, from first and second moments alone.
+"""The causal linear estimator with the smallest squared error, from first and second moments.
 
-Where the system is linear and Gaussian this is the Kalman filter, written for a whole horizon at once, so that it also
-serves releases that mix steps. The moments are either those of the recorded windows, or those of a linear model
+If the system is linear and Gaussian, this is the Kalman filter. It is written for a whole horizon at once, so that it
+also covers releases that mix steps. The moments are those of the recorded windows, or those of a linear model
 
     j_{k+1} = A j_k + a + w_k,  w_k ~ N(0, W),     j_k = (X_k, S_k),
 
-of state and feature sums together, fitted to them by least squares.
+of state and feature sums, fitted to the windows by least squares.
 """
 
 from __future__ import annotations
@@ -36,23 +36,14 @@ class Moments(NamedTuple):
     cross: Floats
     covariance: Floats
 
-    def project(self, projection: Floats) -> Moments:
-        """The moments of P S at each step."""
-        each = np.kron(np.eye(len(self.sums_mean)), projection)
-        return self._replace(
-            sums_mean=self.sums_mean @ projection.T,
-            cross=self.cross @ each.T,
-            covariance=each @ self.covariance @ each.T,
-        )
 
-
-class Estimator(NamedTuple):
+class LinearEstimator(NamedTuple):
     """x_k = curve(offset_k + gain_k (z_1, ..., z_k)) with standard deviation std_k.
 
     Attributes:
         offset: shape (K, n_x); `std`: shape (K, n_x).
-        gain: shape (K n_x, K d), zero where it would read the future.
-        curve: coefficients of a polynomial for each coordinate, shape (powers, n_x); None: the linear estimate itself.
+        gain: shape (K n_x, K d), zero for later releases.
+        curve: coefficients of a polynomial for each coordinate, shape (powers, n_x). None means no curve.
     """
 
     offset: Floats
@@ -67,8 +58,8 @@ class Estimator(NamedTuple):
             return linear
         return np.asarray(np.polynomial.polynomial.polyval(linear, self.curve[:, None, None], tensor=False))
 
-    def bend(self, released: Floats, state: Floats) -> Estimator:
-        """The same with a cubic after it, fitted to releases and states: a bounded state bends what is linear."""
+    def bend(self, released: Floats, state: Floats) -> LinearEstimator:
+        """The estimator followed by a cubic that is fitted to releases and states. It helps if states are bounded."""
         linear = self._replace(curve=None)(released)
         fits = [
             np.polynomial.Polynomial.fit(linear[..., i].ravel(), state[..., i].ravel(), _DEGREE).convert().coef
@@ -80,36 +71,37 @@ class Estimator(NamedTuple):
         return bent._replace(std=np.sqrt(np.square(bent(released) - state).mean(0)))
 
 
-def best_estimator(moments: Moments, release: Floats, noise_variance: float) -> Estimator:
-    """The best causal linear estimator of the state from Z = M S + noise.
+def best_estimator(moments: Moments, release: Floats, noise_variance: float) -> LinearEstimator:
+    """The causal linear estimator of the state from Z = M S + noise with the smallest squared error.
 
     Args:
+        moments: of the state and the feature sums.
         release: M, shape (K, d, K, q).
-        noise_variance: of each coordinate of the noise.
+        noise_variance: the variance of each coordinate of the noise.
     """
     num_steps, dimension = release.shape[:2]
     num_states = moments.state_mean.shape[1]
     flat = release.reshape(num_steps * dimension, -1)
     covariance = flat @ moments.covariance @ flat.T + noise_variance * np.eye(len(flat))
-    # Z - E Z = L e with e white: the e of a step is what is new in its release, and estimates add up over them.
+    # Z - E Z = L e with e white: e is the innovation of each release, and the estimate is a sum over innovations.
     root = np.linalg.cholesky(covariance)
-    by_news = np.linalg.solve(root, flat @ moments.cross.T).T
-    by_news *= np.kron(np.tri(num_steps), np.ones((num_states, dimension)))
-    gain = np.linalg.solve(root.T, by_news.T).T
-    variance = moments.state_variance - np.square(by_news).sum(1).reshape(-1, num_states)
+    by_innovation = np.linalg.solve(root, flat @ moments.cross.T).T
+    by_innovation *= np.kron(np.tri(num_steps), np.ones((num_states, dimension)))
+    gain = np.linalg.solve(root.T, by_innovation.T).T
+    variance = moments.state_variance - np.square(by_innovation).sum(1).reshape(-1, num_states)
     offset = moments.state_mean - (gain @ (flat @ moments.sums_mean.ravel())).reshape(-1, num_states)
-    return Estimator(offset, gain, np.sqrt(np.maximum(variance, 0)))
+    return LinearEstimator(offset, gain, np.sqrt(np.maximum(variance, 0)))
 
 
 def recorded_moments(state: Floats, sums: Floats) -> Moments:
-    """The moments of windows as they are, from state and sums of shape (N, K, n_x) and (N, K, q)."""
+    """The moments of recorded windows, from state and sums of shape (N, K, n_x) and (N, K, q)."""
     x, s = ((values - values.mean(0)).reshape(len(values), -1) for values in (state, sums))
     return Moments(state.mean(0), sums.mean(0), state.var(0), x.T @ s / len(x), s.T @ s / len(x))
 
 
 @dataclass(frozen=True, eq=False)
 class LinearModel:
-    """The fitted model of (X_k, S_k), see the module.
+    """The linear model of (X_k, S_k), see the top of the module.
 
     Attributes:
         transition: A; `drift`: a; `noise`: W, covariance; `initial_mean` and `initial_covariance`: of j_1.
@@ -125,25 +117,25 @@ class LinearModel:
 
     @classmethod
     def fit(cls, state: Floats, sums: Floats) -> LinearModel:
-        """The model that predicts the windows best, one step ahead."""
+        """The model with the smallest squared error one step ahead."""
         joint = np.concatenate([state, sums], axis=-1)
         before, after = (part.reshape(-1, joint.shape[-1]) for part in (joint[:, :-1], joint[:, 1:]))
         centred = before - before.mean(0)
         slopes = (np.linalg.pinv(centred.T @ centred, hermitian=True) @ (centred.T @ (after - after.mean(0)))).T
         drift = after.mean(0) - slopes @ before.mean(0)
-        left = after - before @ slopes.T - drift
+        residual = after - before @ slopes.T - drift
         initial = joint[:, 0] - joint[:, 0].mean(0)
         return cls(
             transition=slopes,
             drift=drift,
-            noise=left.T @ left / len(left),
+            noise=residual.T @ residual / len(residual),
             initial_mean=joint[:, 0].mean(0),
             initial_covariance=initial.T @ initial / len(initial),
             num_states=state.shape[-1],
         )
 
     def moments(self, num_steps: int) -> Moments:
-        """The moments that the model gives a horizon."""
+        """The moments of the model over a horizon."""
         size, n = len(self.drift), self.num_states
         means, covariance = np.zeros((num_steps, size)), np.zeros((num_steps, size, num_steps, size))
         mean, now = self.initial_mean, self.initial_covariance

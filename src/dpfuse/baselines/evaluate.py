@@ -1,4 +1,4 @@
-"""The same report for a baseline as for a design."""
+"""The report of a baseline, in the same form as for a design."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def evaluate(
     delta: float = 1e-5,
     seed: int = 0,
 ) -> Report:
-    """Run the baseline over windows of the test recordings; arguments as in `dpfuse.evaluate`.
+    """The report of a baseline on windows of the test recordings. The arguments are those of `dpfuse.evaluate`.
 
-    Equal strides cut equal windows, so that `dpfuse.compare` takes a baseline's report and a design's.
+    Equal strides give equal windows, so that `dpfuse.compare` can compare a baseline with a design.
     """
     expected = len(mechanism.state_mean), len(mechanism.features.low)
     given = test.state.shape[-1], test.measurements.shape[-1]

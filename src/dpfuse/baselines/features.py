@@ -1,8 +1,8 @@
-"""What each sensor's measurement becomes before it is summed: a bounded vector, linear in the clipped measurement.
+"""The features of a sensor: a bounded vector, linear in the clipped measurement.
 
-Each channel is clipped to a public range and scaled to [-1, 1]; with a leading 1, which counts the sensor, that is the
-basis b(y) = (1, s_1, ..., s_ny). The features are u = P b(y), and 0 for a sensor that is not there. So what one sensor
-can add lies, at every step, in the convex hull of 0 and the corners P (1, +-1, ..., +-1).
+Each channel is clipped to a public range and scaled to [-1, 1]. With a leading 1, which counts the sensor, this gives
+the basis b(y) = (1, s_1, ..., s_ny). The features are u = P b(y), and 0 for an absent sensor. So at every step the
+features of a sensor lie in the convex hull of 0 and the corners P (1, +-1, ..., +-1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_CHANNELS = 4
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """A public range and a projection; the same for every sensor and step.
+    """A public range and a projection, the same for every sensor and step.
 
     Attributes:
         low, high: the range of each channel, shape (n_y,).
@@ -33,19 +33,20 @@ class Features:
     projection: Floats
 
     def sums(self, data: Trajectories) -> Floats:
-        """The features summed over the sensors that are present, shape (N, K, q)."""
+        """The sum of the features over the present sensors, shape (N, K, q)."""
         return basis_sums(data, self.low, self.high) @ self.projection.T
 
     @property
     def corners(self) -> Floats:
-        """The extreme points, but for 0, of what a sensor can add in one step, shape (2^n_y, q)."""
+        """The extreme points, except 0, of the features of a sensor in one step, shape (2^n_y, q)."""
         signs = np.array(list(product([1.0], *[(-1.0, 1.0)] * len(self.low))))
         return signs @ self.projection.T
 
     def moves(self, adjacency: Adjacency) -> Floats:
-        """How far a neighbouring data set can move the sum in one step, extreme points, shape (moves, q).
+        """How a neighbouring data set can change the sum in one step: the extreme points, shape (moves, q).
 
-        Remove-one: by what one sensor adds. Replace-one: by the difference of what two add. Either may be absent.
+        Under remove-one they are the features of one sensor, under replace-one differences of the features of two. A
+        sensor may be absent.
         """
         ends = np.vstack([self.corners, np.zeros_like(self.corners[:1])])
         if adjacency == "remove-one":
@@ -55,7 +56,7 @@ class Features:
 
 
 def basis_sums(data: Trajectories, low: Floats, high: Floats) -> Floats:
-    """The sum over sensors of (1, scaled channels), shape (N, K, 1 + n_y)."""
+    """The sum of the basis over the present sensors, shape (N, K, 1 + n_y)."""
     centre, half = (low + high) / 2, (high - low) / 2
     scaled = np.clip((data.measurements - centre) / half, -1, 1)
     sums = np.einsum("nkic,nki->nkc", scaled, data.present.astype(float))
@@ -63,7 +64,7 @@ def basis_sums(data: Trajectories, low: Floats, high: Floats) -> Floats:
 
 
 def range_of(data: Trajectories, outside: float) -> tuple[Floats, Floats]:
-    """A range for each channel that leaves the share `outside` of the measurements beyond each end."""
+    """A range for each channel: the share `outside` of the measurements is below it, and the same share above."""
     seen = data.measurements[data.present].astype(float)
     if not len(seen):
         raise ValueError("training must have at least one present sensor")
@@ -74,16 +75,17 @@ def range_of(data: Trajectories, outside: float) -> tuple[Floats, Floats]:
 
 
 def projections(state: Floats, sums: Floats) -> Iterator[tuple[str, Floats]]:
-    """What may be summed, by name: the whole basis, one row of it, or the regression of the state on the sums.
+    """The projections to try, by name: the whole basis, each row of it, and the regression of the state on the sums.
 
     Args:
-        state, sums: of the training windows, shape (N, K, n_x) and (N, K, 1 + n_y), sums of the whole basis.
+        state: of the training windows, shape (N, K, n_x).
+        sums: of the basis in the training windows, shape (N, K, 1 + n_y).
     """
     rows = np.eye(sums.shape[-1])
-    # A sum that never changes, such as the count of sensors that never leave, says nothing.
+    # A constant sum, such as the count of sensors that never leave, tells nothing.
     varies = np.flatnonzero(sums.std(axis=(0, 1)) > 1e-6 * (1 + np.abs(sums).mean(axis=(0, 1))))
     if not len(varies):
-        raise ValueError("training must have measurements that change; there is nothing to release")
+        raise ValueError("training must have measurements that change; constant ones need no release")
     yield "all", rows[varies]
     if len(varies) == 1:
         return
@@ -92,5 +94,5 @@ def projections(state: Floats, sums: Floats) -> Iterator[tuple[str, Floats]]:
     columns = sums[..., varies].reshape(-1, len(varies))
     targets = state.reshape(len(columns), -1)
     slopes = np.linalg.lstsq(columns - columns.mean(0), targets - targets.mean(0), rcond=None)[0]
-    # Each coordinate of the state counts by its deviation, whatever its unit.
+    # Each coordinate of the state is scaled by its standard deviation, so that its unit does not matter.
     yield "regression", (slopes / np.maximum(targets.std(0), 1e-12)).T @ rows[varies]

@@ -1,4 +1,4 @@
-"""From data and a promise to a baseline, tuned on validation data."""
+"""Fit a baseline to data and a guarantee, and tune it on validation data."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpfuse.baselines.estimator import LinearModel, best_estimator, recorded_mom
 from dpfuse.baselines.features import Features, basis_sums, projections, range_of
 from dpfuse.baselines.kalman import input_perturbation, output_perturbation
 from dpfuse.baselines.matrix import matrix_mechanism
-from dpfuse.baselines.mechanism import LinearMechanism, Problem
+from dpfuse.baselines.mechanism import LinearMechanism, ReleaseProblem
 from dpfuse.baselines.two_stage import two_stage
 from dpfuse.types import Guarantee, Trajectories
 
@@ -22,9 +22,9 @@ Baseline = Literal["local", "input", "output", "two-stage", "matrix"]
 
 BASELINES: tuple[Baseline, ...] = get_args(Baseline)
 OUTSIDE = (0.0, 0.02, 0.05, 0.1, 0.2)
-"""Shares of the measurements that a range may leave beyond each end."""
+"""Shares of the measurements below the range of a channel, and above it, that are tried."""
 
-_MAPS: dict[Baseline, Callable[[Problem], Iterator[tuple[dict[str, Any], Floats]]]] = {
+_MAPS: dict[Baseline, Callable[[ReleaseProblem], Iterator[tuple[dict[str, Any], Floats]]]] = {
     "local": input_perturbation,
     "input": input_perturbation,
     "output": output_perturbation,
@@ -43,23 +43,24 @@ def fit(
     horizon: int | None = None,
     outside: Sequence[float] = OUTSIDE,
 ) -> LinearMechanism:
-    """The baseline for the guarantee, with the settings that do best on the validation data.
+    """The baseline for the guarantee, with the settings of least error on the validation data.
 
-    Tried are clipping ranges, what is summed (one channel, all, or the regression of the state on them), the moments
-    that the estimator uses (recorded, or of a linear model), a curve after it, and what the baseline itself leaves
-    open.
+    The settings are the clipping range, the features that are summed (all, one channel, or the regression of the state
+    on them), the moments of the estimator (recorded, or of a linear model), a curve after the estimator, and the
+    baseline's own settings.
 
     Args:
-        name: `local`: noise on each measurement. `input` and `output`: on what the Kalman filter reads or on what it
-            says. `two-stage`: on the optimal aggregate. `matrix`: on the sums, by the step.
+        name: where the noise is added. `local`: to each measurement. `input`: to the input of a Kalman filter.
+            `output`: to its output. `two-stage`: to the optimal aggregate. `matrix`: to the sums, with a variance for
+            each step.
         training, validation: recordings that share no step, as for `dpfuse.train`.
-        guarantee: the promise to the sensors; its accounting must be total.
-        horizon: releases in all; by default the length of the runs.
-        outside: shares of the measurements that a range may leave beyond each end.
+        guarantee: a guarantee with total accounting.
+        horizon: number of releases; by default the length of the runs.
+        outside: shares of the measurements below the range of a channel, and above it, to try.
     """
     _check.is_one_of("name", name, BASELINES)
     if guarantee.accounting != "total":
-        raise ValueError(f"guarantee must have total accounting, got {guarantee.accounting!r}; baselines know no other")
+        raise ValueError(f"guarantee must have total accounting, got {guarantee.accounting!r}; baselines have no other")
     if _widths(training) != _widths(validation):
         raise ValueError("training and validation must have the same channels and states")
     if not outside or not all(0 <= share < 0.5 for share in outside):
@@ -71,7 +72,7 @@ def fit(
         basis, checked_basis = (_cut(basis_sums(data, low, high), length) for data in (training, validation))
         for summed, projection in projections(state, basis):
             if name == "two-stage" and summed != "all":
-                continue  # the aggregator makes this choice itself
+                continue  # the aggregator chooses a projection itself
             sums, checked_sums = basis @ projection.T, checked_basis @ projection.T
             features = Features(low, high, projection)
             for mechanism in _candidates(name, features, guarantee, state, sums, training):
@@ -79,19 +80,19 @@ def fit(
                 if best is None or error < best[0]:
                     settings = {"outside": share, "summed": summed, **mechanism.settings}
                     best = error, replace(mechanism, settings=settings), sums, checked_sums
-    assert best is not None  # every loop above runs at least once
+    assert best is not None  # each loop above runs at least once
     return _with_curve(best[1], (state, best[2]), (checked_state, best[3]))
 
 
 def _candidates(
     name: Baseline, features: Features, guarantee: Guarantee, state: Floats, sums: Floats, training: Trajectories
 ) -> Iterator[LinearMechanism]:
-    """The baseline with each of its own settings, for the features given."""
+    """The baseline with each of its own settings, for given features."""
     model = LinearModel.fit(state, sums)
     sources = {"recorded": recorded_moments(state, sums), "model": model.moments(state.shape[1])}
-    # Maps are designed for the model; the estimator may use either.
+    # The map is designed for the model. The estimator may use either source of moments.
     moves = features.moves(guarantee.adjacency)
-    problem = Problem(sources["model"], model, moves, float(guarantee.squared_radius))
+    problem = ReleaseProblem(sources["model"], model, moves, float(guarantee.squared_radius))
     num_noises = training.num_slots if name == "local" else 1
     mean = training.state.mean(axis=(0, 1)).astype(float)
     for settings, shape in _MAPS[name](problem):
@@ -105,7 +106,7 @@ def _candidates(
 def _with_curve(
     mechanism: LinearMechanism, training: tuple[Floats, Floats], validation: tuple[Floats, Floats]
 ) -> LinearMechanism:
-    """The mechanism with a cubic after its estimator, if that does better on the validation data."""
+    """The mechanism with a cubic after its estimator, if this reduces the error on the validation data."""
     rng = np.random.default_rng(0)
     released, checked = (mechanism.run(mechanism.noiseless(sums), rng) for _, sums in (training, validation))
     bent = mechanism.estimator.bend(released, training[0])
@@ -132,7 +133,7 @@ def _ranges(training: Trajectories, outside: Sequence[float]) -> Iterator[tuple[
 
 
 def _cut(values: Floats, length: int) -> Floats:
-    """Windows all over recordings of shape (N, T, columns), enough for second moments, shape (windows, K, columns)."""
+    """Windows of recordings of shape (N, T, columns), spread over them, shape (windows, K, columns)."""
     num_runs, num_steps = values.shape[:2]
     if length > num_steps:
         raise ValueError(f"horizon must be at most the {num_steps} steps recorded, got {length}")

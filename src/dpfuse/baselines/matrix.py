@@ -1,17 +1,17 @@
 """A continual-release matrix mechanism (choquette2023multi).
 
-A strategy C releases C S + N, which is S with noise that is correlated over time, C^{-1} N. It is chosen for a workload
-A, here the filter that reads the sums, so that |A C^{-1}|^2 is least at equal sensitivity. With X = C^T C and a sensor
-that takes part in every step, that is
+A strategy C releases C S + N. This is S with noise C^{-1} N, which is correlated over time. C is chosen for a workload
+A, here the filter that reads the sums, so that |A C^{-1}|^2 is least for a given sensitivity. With X = C^T C and a
+sensor that takes part in every step, the problem is
 
     minimise tr(A^T A X^{-1})  subject to  sum_jk |X_jk| <= 1.
 
 X = diag(x) with x_k proportional to |column k of A| solves it for every workload: the problem is convex, X^{-1} A^T A
-X^{-1} has equal entries on the diagonal, and none off it is larger, by Cauchy and Schwarz. So noise that is correlated
-over time gains nothing for sensors that never leave and may move the sum either way; how much of it each step has does.
-A sensor that can only add (a count, under remove-one) is charged for the positive X_jk alone; there the same holds for
-workloads whose columns have no negative inner product, such as a filter that smooths, and not for one that takes
-differences. The Toeplitz root of the prefix sums, the usual strategy where everybody takes part once, is tried too.
+X^{-1} has equal entries on the diagonal, and by Cauchy-Schwarz none off the diagonal is larger. So for sensors that are
+always present and can change the sum in both directions, correlated noise does not help; a variance for each step does.
+A sensor that can only add (a count, under remove-one) is charged for the positive X_jk only. There the same holds for
+workloads whose columns have non-negative inner products, such as a filter that smooths, but not for one that takes
+differences. The Toeplitz root of the prefix sums, the usual strategy for a single participation, is tried too.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ import numpy as np
 from dpfuse._arrays import Floats
 from dpfuse._extras import requires_extra
 from dpfuse.baselines.estimator import best_estimator
-from dpfuse.baselines.mechanism import Problem
+from dpfuse.baselines.mechanism import ReleaseProblem
 
 _ROUNDS = 8
 
 
-def matrix_mechanism(problem: Problem) -> Iterator[tuple[dict[str, Any], Floats]]:
-    """The best strategy for K participations, and the best Toeplitz one for a single participation."""
+def matrix_mechanism(problem: ReleaseProblem) -> Iterator[tuple[dict[str, Any], Floats]]:
+    """The map of the best strategy for K participations, and that of the Toeplitz strategy for one participation."""
     release = problem.plain
     for _ in range(_ROUNDS):
-        # The filter is best for the noise, and the noise for the filter, in turn.
+        # The filter is optimised for the noise, and the noise for the filter, in turn.
         strategy = best_strategy(workload(problem, release))
         release = _for_each_feature(strategy, release.shape[1])
     yield {"strategy": "diagonal"}, release
     yield {"strategy": "toeplitz"}, _for_each_feature(toeplitz_strategy(problem.num_steps), release.shape[1])
 
 
-def workload(problem: Problem, release: Floats) -> Floats:
-    """The filter that reads the sums, given how they are released, as A of shape (n_x q K, K)."""
+def workload(problem: ReleaseProblem, release: Floats) -> Floats:
+    """The best filter of the sums for a given release map, as A of shape (n_x q K, K)."""
     num_steps, num_features = problem.moments.sums_mean.shape
     scaled = problem.scaled(release)
     gain = best_estimator(problem.moments, scaled, 1.0).gain @ scaled.reshape(num_steps * num_features, -1)
@@ -50,9 +50,9 @@ def workload(problem: Problem, release: Floats) -> Floats:
 
 
 def best_strategy(work: Floats) -> Floats:
-    """The strategy of least error for K participations, shape (K, K), see the module."""
+    """The strategy of least error for K participations, shape (K, K), see the top of the module."""
     columns: Floats = np.linalg.norm(work, axis=0)
-    # A column that is hardly read needs hardly any budget; with none at all C would have no inverse.
+    # A column of zeros would need no budget, but then C has no inverse.
     diagonal: Floats = np.diag(np.sqrt(np.maximum(columns, 1e-6 * columns.max())))
     return diagonal
 

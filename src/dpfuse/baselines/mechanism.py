@@ -1,4 +1,4 @@
-"""One form for all baselines: a public linear map of feature sums, Gaussian noise, and a linear estimator."""
+"""The form of all baselines: a public linear map of feature sums, Gaussian noise, and a linear estimator."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfuse._arrays import Floats
-from dpfuse.baselines.estimator import Estimator, LinearModel, Moments
+from dpfuse.baselines.estimator import LinearEstimator, LinearModel, Moments
 from dpfuse.baselines.features import Features
 from dpfuse.baselines.sensitivity import squared_sensitivity
 from dpfuse.privacy.loss import renyi_loss
 from dpfuse.types import Guarantee
 
-# Of the largest map that the budget allows; the rest keeps rounding from passing it.
+# The map is this share of the largest one within the budget, so that rounding stays within it too.
 _SAFE = 1 - 1e-9
 
 
-class Problem(NamedTuple):
-    """What a map is designed for.
+class ReleaseProblem(NamedTuple):
+    """The data for which a release map is designed.
 
     Attributes:
-        moments: of the feature sums and the state.
-        model: of the same; the map may follow it.
+        moments: of the state and the feature sums.
+        model: the linear model of both.
         moves: of the features, see `Features.moves`.
         squared_radius: 2 B / alpha, the largest squared sensitivity.
     """
@@ -41,12 +41,12 @@ class Problem(NamedTuple):
 
     @property
     def plain(self) -> Floats:
-        """The map that releases every sum as it is, shape (K, q, K, q)."""
+        """The identity, which releases every sum itself, shape (K, q, K, q)."""
         size = self.moments.sums_mean.shape
         return np.eye(size[0] * size[1]).reshape(*size, *size)
 
     def scaled(self, release: Floats) -> Floats:
-        """A multiple of the map that uses up the budget."""
+        """The multiple of the map that uses up the budget."""
         scale: float = np.sqrt(self.squared_radius / squared_sensitivity(release, self.moves)) * _SAFE
         return scale * release
 
@@ -56,21 +56,22 @@ class LinearMechanism:
     """Z = M S + N: feature sums S over a horizon, a causal map M, and noise of standard deviation 1.
 
     **Guarantees**
-        - Unit and adjacency: one sensor's whole trajectory, under the guarantee's adjacency; the others' are fixed.
-        - All releases together have at most the loss `loss`, and a mechanism whose loss is above the budget is refused.
-        - Whatever a sensor measures is clipped first; a sensor that is absent adds 0.
+        - The unit is one sensor's whole trajectory, under the guarantee's adjacency. The other sensors' data are fixed.
+        - All releases together have a loss of at most `loss`.
+        - A mechanism whose loss is above the budget is refused.
+        - Every measurement is clipped. An absent sensor adds 0.
         - The noise drawn here is for simulation, as in `dpfuse.evaluate`.
 
     Attributes:
-        name: which baseline it is.
-        guarantee: what the releases satisfy.
-        features: of a sensor.
+        name: the name of the baseline.
+        guarantee: the guarantee of the releases.
+        features: the features of a sensor.
         release: M, shape (K, d, K, q).
-        num_noises: how many independent noises are in each coordinate: one, or one for each slot that a sensor may
-            have. The charge is for one of them.
+        num_noises: the number of independent noises in each coordinate: one, or one for each slot. One of them is
+            charged.
         estimator: of the state from the releases.
-        state_mean: of the training data, what is known without any release.
-        settings: what validation chose, for the record.
+        state_mean: of the training data; it is the estimate without releases.
+        settings: the settings that validation chose.
     """
 
     name: str
@@ -78,7 +79,7 @@ class LinearMechanism:
     features: Features
     release: Floats
     num_noises: int
-    estimator: Estimator
+    estimator: LinearEstimator
     state_mean: Floats
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -104,17 +105,17 @@ class LinearMechanism:
         return renyi_loss(self.guarantee.order, 1, math.sqrt(squared_sensitivity(self.release, moves)))
 
     def noiseless(self, sums: Floats) -> Floats:
-        """M S of windows of feature sums, shape (N, K, d): private."""
+        """M S for windows of feature sums, shape (N, K, d). It is private."""
         flat = self.release.reshape(self.horizon * self.dimension, -1)
         clean: Floats = (sums.reshape(len(sums), -1) @ flat.T).reshape(-1, self.horizon, self.dimension)
         return clean
 
     def run(self, clean: Floats, rng: np.random.Generator) -> Floats:
-        """What is released, from what `noiseless` gives, with simulated noise."""
+        """The releases: the output of `noiseless` plus simulated noise."""
         return clean + math.sqrt(self.num_noises) * rng.standard_normal(clean.shape)
 
     def expected_error(self, state: Floats, sums: Floats) -> float:
-        """Squared error of the linear estimate on windows, averaged over the noise in closed form."""
+        """The squared error of the linear estimate on windows, averaged over the noise in closed form."""
         missed = self.estimator(self.noiseless(sums)) - state
         noise = self.num_noises * np.square(self.estimator.gain).sum(1)
         return float(np.square(missed).mean() + noise.mean())

@@ -1,16 +1,16 @@
-"""How far one sensor can move a linear release, whatever it measured over the whole horizon.
+"""The sensitivity of a linear release to one sensor's whole trajectory.
 
-A release Z = M S + N of sums S over sensors, with noise N of standard deviation 1, moves by M u between neighbouring
-data sets, where u_k is any of the moves T at each step k. With G = M^T M in blocks G_jk,
+Between neighbouring data sets a release Z = M S + N of sums S over sensors, with noise N of standard deviation 1,
+changes by M u, where u_k is one of the moves T at each step k. With G = M^T M in blocks G_jk,
 
     Delta^2 = max_u |M u|^2 = max_u sum_jk u_j^T G_jk u_k,     loss = alpha Delta^2 / 2.
 
-The maximum is at extreme points, of which there are |T|^K. Two bounds hold for any M and their minimum is charged:
+The maximum is over |T|^K points. Two bounds hold for any M, and the smaller one is charged:
 
-    sum_jk max_{t, t'} t^T G_jk t'            exact where a step's release reads that step alone
+    sum_jk max_{t, t'} t^T G_jk t'            exact if each release reads the sums of its own step only
     lambda_max(G) K max_t |t|^2               the gain of M as a filter times the largest energy of a trajectory
 
-The first is the sensitivity of matrix mechanisms where everybody takes part in every step (choquette2023multi), the
+The first is the sensitivity of matrix mechanisms in which a sensor takes part in every step (choquette2023multi), the
 second that of filters (leny2014differentially).
 """
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from dpfuse import _check
 from dpfuse._arrays import Floats
 
 
@@ -26,13 +25,13 @@ def squared_sensitivity(release: Floats, moves: Floats) -> float:
     """An upper bound of Delta^2.
 
     **Guarantees**
-        - Unit: one sensor's whole trajectory over the K steps of the release, present in all of them.
-        - No trajectory of moves, absence (0) and mixtures of them moves the release further.
-        - Exact where a step's release reads that step alone.
+        - The unit is one sensor's whole trajectory over the K steps of the release. It may be present in all of them.
+        - No trajectory of moves, absences (0) and mixtures of them changes the release by more.
+        - The bound is exact if each release reads the sums of its own step only.
 
     Args:
         release: M, shape (K, d, K, q).
-        moves: T, extreme points, shape (moves, q), 0 among them.
+        moves: T, the extreme points of the moves, including 0, shape (moves, q).
     """
     num_steps, num_features = release.shape[2:]
     flat = release.reshape(-1, num_steps * num_features)
@@ -41,26 +40,3 @@ def squared_sensitivity(release: Floats, moves: Floats) -> float:
     energy = num_steps * float(np.square(moves).sum(-1).max())
     gain = float(np.linalg.norm(flat, 2))
     return float(min(pairwise, gain * gain * energy))
-
-
-def worst_trajectory(release: Floats, moves: Floats, *, num_starts: int = 8, seed: int = 0) -> Floats:
-    """A trajectory of moves, shape (K, q), that moves the release as far as a search finds.
-
-    From several starts, the moves of all steps are replaced by those most aligned with the gradient: |M u|^2 is convex,
-    so that this never goes down. It shows a lower bound of the sensitivity, to hold against `squared_sensitivity`.
-    """
-    num_steps, num_features = release.shape[2:]
-    flat = release.reshape(-1, num_steps * num_features)
-    rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
-    # Constant trajectories are the usual culprits; the others are drawn.
-    starts = [np.tile(move, (num_steps, 1)) for move in moves]
-    starts += [moves[rng.integers(len(moves), size=num_steps)] for _ in range(num_starts)]
-    best, largest = starts[0], -1.0
-    for start in starts:
-        path, reached = start, -1.0
-        while (length := float(np.sum(np.square(flat @ path.ravel())))) > reached * (1 + 1e-12):
-            reached, gradient = length, (flat.T @ (flat @ path.ravel())).reshape(num_steps, num_features)
-            found, path = path, moves[np.argmax(gradient @ moves.T, axis=1)]
-        if reached > largest:
-            best, largest = found, reached
-    return best
