@@ -1,4 +1,4 @@
-"""Published recordings of real vehicles: read in any of their layouts, and turned into `Trajectories`."""
+"""Published recordings of real vehicles, read in each of their layouts and turned into `Trajectories`."""
 
 from dpfuse.data.recording import Recording, read, us101
 from dpfuse.data.summary import Period, periods

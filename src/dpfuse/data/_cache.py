@@ -1,4 +1,4 @@
-"""Compact copies of files that are slow to read, each good for as long as its file keeps size and time of change."""
+"""Compact copies of text files. A copy is used while the file's size and time of change stay the same."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ from typing import Any
 from dpfuse.data._layouts import arrow
 from dpfuse.data._rows import Rows
 
-# Raised whenever the reader would make other rows of the same file.
+# Increased when the reader makes other rows from the same file.
 READER_VERSION = 1
 
 
 def folder() -> Path:
-    """Where copies are kept unless the caller says otherwise."""
+    """The default folder of the copies."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpfuse"
 
 
 def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, Any]] | None:
-    """The rows and counts that were kept for this file, or None."""
+    """The rows and counts that were stored for this file, or None."""
     pa, copy = arrow(), _copy_of(path, cache)
     try:
         table = pa.feather.read_table(copy)
-        kept = json.loads(table.schema.metadata[b"dpfuse"])
-        if kept["file"] != _state_of(path):
+        stored = json.loads(table.schema.metadata[b"dpfuse"])
+        if stored["file"] != _version_of(path):
             return None
-        return Rows._make(table[name].to_numpy() for name in Rows._fields), kept["counts"]
+        return Rows._make(table[name].to_numpy() for name in Rows._fields), stored["counts"]
     except (OSError, KeyError, TypeError, ValueError, pa.ArrowException):
-        # Whatever is wrong with a copy, the file itself can be read.
+        # Any fault of the copy: the file itself is read instead.
         return None
 
 
 def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, Any]) -> None:
-    """Keep rows and counts for the next time; a folder that cannot be written to is left alone."""
+    """Store rows and counts for the next time. If the folder cannot be written to, nothing is stored."""
     pa, copy = arrow(), _copy_of(path, cache)
     table = pa.table(rows._asdict()).replace_schema_metadata(
-        {"dpfuse": json.dumps({"file": _state_of(path), "counts": counts})}
+        {"dpfuse": json.dumps({"file": _version_of(path), "counts": counts})}
     )
     partial = copy.with_name(f".{copy.name}.{os.getpid()}")
     try:
@@ -56,6 +56,6 @@ def _copy_of(path: Path, cache: Path | None) -> Path:
     return (folder() if cache is None else cache) / f"{path.stem}-{name}.feather"
 
 
-def _state_of(path: Path) -> list[int]:
+def _version_of(path: Path) -> list[int]:
     status = path.stat()
     return [READER_VERSION, status.st_size, status.st_mtime_ns]

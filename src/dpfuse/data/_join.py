@@ -1,8 +1,8 @@
-"""Files and periods put together: ids that are unique, and no vehicle counted twice.
+"""Files and periods joined: every vehicle has a unique id and is counted once.
 
-Numbers of vehicles start anew in each period. Periods overlap a little in time, and a folder may hold the same period
-twice. Vehicles of two periods are the same one if they share lane and place for at least half of the time that both
-are seen: no two fronts in one lane come that close.
+In each period the numbers of vehicles start again at 1. Periods overlap by about a minute, and a folder may hold the
+same period twice. Two tracks of different periods are one vehicle if, for at least half of the time that both are seen,
+they are in the same lane and at nearly the same place: the fronts of two vehicles in one lane never come so close.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sightings(NamedTuple):
     speed: Floats32
 
     def take(self, index: Integers | Booleans) -> Sightings:
-        """The entries of these numbers, or where this is true."""
+        """The entries with these indices, or where the mask is true."""
         return Sightings._make(column[index] for column in self)
 
 
@@ -49,7 +49,7 @@ class Joined(NamedTuple):
 
 
 def join(files: Sequence[tuple[Path, Rows]]) -> Joined:
-    """The sightings of all files; a vehicle that several periods saw has the id of the earliest."""
+    """The sightings of all files. A vehicle that several periods saw has the id of the earliest period."""
     sources = [(path, rows) for path, all_rows in files for rows in periods_of(all_rows)]
     sources.sort(key=lambda source: int(source[1].time_ms.min()))
     parts = [_to_sightings(rows, number) for number, (_, rows) in enumerate(sources, 1)]
@@ -90,14 +90,14 @@ def _same_vehicles(first: Sightings, second: Sightings, one: Path, other: Path) 
     if stop - start > _LONG_OVERLAP_TICKS and len(pairs) < fewer / 2:
         names = f"{one} and {other}" if one != other else f"two periods of {one}"
         raise FileRefused(
-            f"{names} both cover {(stop - start) * TICK_MS / 1000:.0f} s but see different vehicles; keep one of them: "
-            f"every vehicle would count twice"
+            f"{names} both cover {(stop - start) * TICK_MS / 1000:.0f} s but have different vehicles; keep one of "
+            f"them, or every vehicle would count twice"
         )
     return [(int(earlier), int(later)) for earlier, later in pairs]
 
 
 def _common_ticks(both: Sightings, pairs: Integers) -> Integers:
-    """How long both vehicles of each pair are seen, from the later one's first tick to the earlier one's last."""
+    """For how many ticks both vehicles of each pair are seen: from the later first tick to the earlier last tick."""
     ids, where = np.unique(both.vehicle, return_inverse=True)
     first, last = np.full(len(ids), both.tick.max()), np.zeros(len(ids), np.int64)
     np.minimum.at(first, where, both.tick)
@@ -108,14 +108,14 @@ def _common_ticks(both: Sightings, pairs: Integers) -> Integers:
 
 
 def _count_once(sightings: Sightings, same: dict[int, int]) -> Sightings:
-    """One entry for each vehicle and tick, that of the earliest period, after later ids have become earlier ones."""
+    """The sightings with later ids replaced by earlier ones, and for each vehicle and tick the earliest period's."""
     later = np.array(sorted(same))
     earlier = np.array([same[each] for each in later.tolist()])
     where = np.searchsorted(later, sightings.vehicle).clip(max=len(later) - 1)
     is_later = later[where] == sightings.vehicle
     vehicle = np.where(is_later, earlier[where], sightings.vehicle)
     affected = np.flatnonzero(np.isin(vehicle, earlier))
-    # Stable: of equal entries the first stays, and earlier periods come first.
+    # The sort is stable: of equal entries the first stays, and earlier periods come first.
     order = affected[np.lexsort((sightings.tick[affected], vehicle[affected]))]
     again = (np.diff(vehicle[order]) == 0) & (np.diff(sightings.tick[order]) == 0)
     keep = np.ones(len(vehicle), bool)

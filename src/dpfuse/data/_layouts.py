@@ -1,4 +1,4 @@
-"""The layouts in which the trajectories were published, and their columns, batch by batch."""
+"""The layouts in which the trajectories were published, and the columns of a file in batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal
 from dpfuse._extras import requires_extra
 from dpfuse.errors import FileRefused
 
-# The columns that are read; the rest of a file is never parsed.
+# The columns that are read. Other columns are never parsed.
 NEEDED = ("vehicle_id", "frame_id", "global_time", "local_y", "v_vel", "lane_id")
 SITE = "location"
 
@@ -36,8 +36,8 @@ class Layout:
     """How a file is laid out.
 
     Attributes:
-        kind: `text` has columns set apart by blanks and no header, `csv` by commas.
-        names: of its columns, in their order and spelling.
+        kind: `text` separates columns by blanks, `csv` by commas.
+        names: the names of its columns, in their order and spelling.
         has_header: whether the first line holds the names.
     """
 
@@ -47,7 +47,7 @@ class Layout:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The spelling of each column that is read, by its name in lower case."""
+        """The spelling in the file of each column that is read, by its name in lower case."""
         spelt = {_plain(name): name for name in reversed(self.names)}
         return {name: spelt[name] for name in (*NEEDED, SITE) if name in spelt}
 
@@ -64,7 +64,7 @@ def arrow() -> ModuleType:
 
 
 def detect(path: Path) -> Layout | None:
-    """The layout of a file, or None if it holds something else than vehicle trajectories."""
+    """The layout of a file, or None if it holds no vehicle trajectories."""
     if path.suffix.lower() not in _SUFFIXES:
         return None
     if path.suffix.lower() == ".parquet":
@@ -89,7 +89,7 @@ def detect(path: Path) -> Layout | None:
 
 
 def batches(path: Path, layout: Layout, advance: Advance) -> Iterator[dict[str, Any]]:
-    """The columns that are read, as Arrow arrays, and a call of `advance` with the bytes that each batch took."""
+    """Batches of the columns that are read, as Arrow arrays. `advance` is called with the bytes of each batch."""
     pa, columns = arrow(), layout.columns
     if layout.kind == "parquet":
         with pa.parquet.ParquetFile(path) as file:
@@ -105,7 +105,7 @@ def batches(path: Path, layout: Layout, advance: Advance) -> Iterator[dict[str, 
                 block_size=_BLOCK_BYTES, column_names=layout.names, skip_rows=1 if layout.has_header else 0
             ),
             pa.csv.ParseOptions(delimiter="," if layout.kind == "csv" else " "),
-            # As text: numbers may have thousands separators, and what is no number must be found by its line.
+            # As text, because numbers may have thousands separators and errors must be found by line.
             pa.csv.ConvertOptions(
                 include_columns=list(columns.values()), column_types=dict.fromkeys(columns.values(), pa.string())
             ),
@@ -115,7 +115,7 @@ def batches(path: Path, layout: Layout, advance: Advance) -> Iterator[dict[str, 
 
 
 def records(path: Path, layout: Layout) -> Iterator[tuple[str, dict[str, str] | str]]:
-    """Each row's line and values as text, or what is wrong with its columns; slow, to find a broken one."""
+    """Each row's line and values as text, or what is wrong with its columns. Slow; used to find a wrong row."""
     if layout.kind == "parquet":
         number = 0
         for batch in batches(path, layout, lambda _: None):
@@ -140,7 +140,7 @@ def _with_columns(path: Path, layout: Layout) -> Layout | None:
     if "vehicle_id" in missing:
         return None
     if missing:
-        raise FileRefused(f"{path}, line 1: the columns {', '.join(missing)} are missing from its header")
+        raise FileRefused(f"{path}, line 1: the columns {', '.join(missing)} are missing in the header")
     return layout
 
 
@@ -157,7 +157,7 @@ def _is_number(text: str) -> bool:
 
 
 class _Lines(io.RawIOBase):
-    """A file that counts what is read and, if asked, leaves one blank between columns and none around them."""
+    """A file that reports the bytes read. With `squeeze` it has one blank between columns and none around them."""
 
     def __init__(self, raw: io.BufferedReader, advance: Advance, *, squeeze: bool) -> None:
         self._raw, self._advance, self._squeeze = raw, advance, squeeze
@@ -167,7 +167,7 @@ class _Lines(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """At most `size` bytes; where blanks are taken out, whole lines."""
+        """At most `size` bytes; with `squeeze`, whole lines."""
         data = self._raw.read(size - len(self._rest) if self._squeeze and size > 0 else size)
         self._advance(len(data))
         if not self._squeeze:

@@ -1,4 +1,4 @@
-"""From files to rows: numbers checked, units converted, rows that stand twice counted once, text kept for next time."""
+"""The rows of files: numbers are checked, units converted, and repeated rows counted once."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _FOOT_M = 0.3048
 
 
 class _Rule(NamedTuple):
-    """What a number in a column must be."""
+    """What the numbers of a column must be."""
 
     lowest: float
     highest: float
     is_whole: bool
-    says: str
+    text: str
 
 
-# Wide enough for any vehicle: they find columns that were mixed up and files of another day, not odd driving.
+# Wide limits: they find columns in a wrong order and files of another day, and accept unusual driving.
 _RULES = {
     "vehicle_id": _Rule(0, 999_999, True, "a whole number from 0 to 999999"),
     "frame_id": _Rule(0, 2**31 - 1, True, "a whole number of 0 or more"),
@@ -46,13 +46,14 @@ _RULES = {
 
 @dataclass(frozen=True, kw_only=True)
 class FileRead:
-    """What a file held.
+    """What was found in a file.
 
     Attributes:
-        num_rows: of US-101, those that stand twice included.
+        path, layout: the file and its kind of layout.
+        num_rows: rows of US-101, including repeated ones.
         num_elsewhere: rows of other sites, which were left out.
-        num_duplicates: rows left out as their vehicle and time had come before in the file.
-        num_conflicts: those of them that disagree with the first in position, speed or lane.
+        num_duplicates: rows left out because the file has an earlier row of the same vehicle and time.
+        num_conflicts: duplicates that differ from the earlier row in position, speed or lane.
         from_cache: whether a compact copy was read instead.
     """
 
@@ -66,11 +67,11 @@ class FileRead:
 
 
 class _Broken(Exception):
-    """A batch holds something that no rule allows."""
+    """A batch holds a value that breaks a rule."""
 
 
 def find_files(where: Path) -> tuple[list[tuple[Path, Layout]], list[Path]]:
-    """The files of vehicle trajectories in a folder, or in its folder `us101`, and the files that hold other things."""
+    """The files of vehicle trajectories in a folder, or in its subfolder `us101`, and its other files."""
     if not where.exists():
         raise DatasetMissing(f"no folder or file at {where}; docs/data.md says where recordings are published")
     folder = where / "us101" if (where / "us101").is_dir() else where
@@ -79,8 +80,8 @@ def find_files(where: Path) -> tuple[list[tuple[Path, Layout]], list[Path]]:
     found = [(path, layout) for path, layout in layouts if layout]
     if not found:
         raise DatasetMissing(
-            f"no vehicle trajectories in {folder}: they are files .txt, .csv or .parquet with a column Vehicle_ID, or "
-            f"18 columns without a header; docs/data.md says where they are published"
+            f"no vehicle trajectories in {folder}: they are .txt, .csv or .parquet files with a column Vehicle_ID, or "
+            f"with 18 columns and no header; docs/data.md says where they are published"
         )
     return found, [path for path, layout in layouts if not layout]
 
@@ -88,7 +89,7 @@ def find_files(where: Path) -> tuple[list[tuple[Path, Layout]], list[Path]]:
 def read_files(
     found: Sequence[tuple[Path, Layout]], cache: Path | None, progress: bool
 ) -> tuple[list[FileRead], list[Rows]]:
-    """What each file held, and its rows."""
+    """What was found in each file, and its rows."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -106,11 +107,11 @@ def read_files(
 
 
 def read_file(path: Path, layout: Layout, cache: Path | None, advance: Advance) -> tuple[FileRead, Rows]:
-    """What a file held, and its rows of US-101, each vehicle and time once."""
-    kept = _cache.load(path, cache) if layout.kind != "parquet" else None
-    if kept:
+    """What was found in a file, and its rows of US-101, each vehicle and time once."""
+    stored = _cache.load(path, cache) if layout.kind != "parquet" else None
+    if stored:
         advance(path.stat().st_size)
-        return FileRead(path=path, layout=layout.kind, from_cache=True, **kept[1]), kept[0]
+        return FileRead(path=path, layout=layout.kind, from_cache=True, **stored[1]), stored[0]
     parts: list[Rows] = []
     num_read = num_elsewhere = 0
     pa = arrow()
@@ -138,7 +139,7 @@ def read_file(path: Path, layout: Layout, cache: Path | None, advance: Advance) 
 
 
 def _to_rows(batch: dict[str, Any]) -> Rows:
-    """The rows of US-101 in a batch of columns."""
+    """The rows of US-101 in a batch."""
     pa = arrow()
     if SITE in batch:
         site = pa.compute.utf8_lower(pa.compute.utf8_trim_whitespace(batch[SITE].cast(pa.string())))
@@ -158,7 +159,7 @@ def _to_rows(batch: dict[str, Any]) -> Rows:
 
 
 def _to_numbers(column: Any, name: str) -> Floats:
-    """The column as numbers, all as its rule wants them; times in ms are exact in float64."""
+    """The column as numbers, checked by its rule. Times in ms are exact in float64."""
     pa, rule = arrow(), _RULES[name]
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         try:
@@ -171,7 +172,7 @@ def _to_numbers(column: Any, name: str) -> Floats:
     if numbers.null_count:
         raise _Broken
     values: Floats = numbers.to_numpy(zero_copy_only=False)
-    # False for NaN as well.
+    # NaN is out of limits too.
     fits = (values >= rule.lowest) & (values <= rule.highest)
     if not fits.all() or (rule.is_whole and (values != np.floor(values)).any()):
         raise _Broken
@@ -179,11 +180,11 @@ def _to_numbers(column: Any, name: str) -> Floats:
 
 
 def _once_each(rows: Rows) -> tuple[Rows, int, int]:
-    """Rows without those whose vehicle and time came before; how many went, and how many of them disagreed."""
+    """Rows without repeated vehicles and times, the number of rows removed, and how many of them disagreed."""
     key = (rows.vehicle.astype(np.int64) << 40) + (rows.time_ms - int(_RULES["global_time"].lowest))
     if (np.diff(key) > 0).all():
         return rows, 0, 0
-    # Stable: of equal rows the first stays.
+    # The sort is stable: of equal rows the first stays.
     order = np.argsort(key, kind="stable")
     again = 1 + np.flatnonzero(np.diff(key[order]) == 0)
     if not len(again):
@@ -200,7 +201,7 @@ def _once_each(rows: Rows) -> tuple[Rows, int, int]:
 
 
 def _find_fault(path: Path, layout: Layout, num_good: int, error: Exception) -> str:
-    """What to say of a file that could not be read: the first line that breaks a rule, `num_good` rows or more in."""
+    """The error message of a file that cannot be read: its first wrong line after `num_good` good rows."""
     with suppress(arrow().ArrowException, OSError):
         for where, values in islice(records(path, layout), num_good, None):
             if fault := values if isinstance(values, str) else _fault_in(values):
@@ -209,7 +210,7 @@ def _find_fault(path: Path, layout: Layout, num_good: int, error: Exception) -> 
 
 
 def _fault_in(values: dict[str, str]) -> str | None:
-    """Which value breaks a rule, and how."""
+    """Which value breaks a rule, which rule, and the value; None if all are good."""
     if SITE in values and (site := values[SITE].strip().lower()) != _OURS:
         return None if site in SITES else f"{SITE} must be one of {', '.join(SITES)}, got {values[SITE]!r}"
     for name, rule in _RULES.items():
@@ -218,5 +219,5 @@ def _fault_in(values: dict[str, str]) -> str | None:
         except ValueError:
             number = math.nan
         if not rule.lowest <= number <= rule.highest or (rule.is_whole and number != math.floor(number)):
-            return f"{name} must be {rule.says}, got {values[name]!r}"
+            return f"{name} must be {rule.text}, got {values[name]!r}"
     return None

@@ -1,4 +1,4 @@
-"""Figures of a recording: density over time, and vehicles in space and time."""
+"""Figures of a recording: the density over time, and the vehicles in space and time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FASTEST_SHOWN_MPS = 18.0
 
 
 def plot_density(data: Trajectories, first_tick: int) -> Figure:
-    """The density of a section by the time of day; the run began at this tick."""
+    """The density of a section by the time of day, for a run that starts at this tick."""
     figure, (axis,) = _subplots(1, height=3.4)
     tick = first_tick + np.arange(data.num_steps) * 10 * data.interval_s
     axis.plot(tick, data.state[0, :, 0], color="black", linewidth=0.8)
@@ -64,7 +64,7 @@ def _show_clock(axis: Axes) -> None:
 
 
 def _subplots(rows: int, height: float) -> tuple[Figure, list[Axes]]:
-    # Not pyplot: it keeps every figure alive and may want a screen.
+    # Not pyplot: it keeps every figure in memory and may need a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, height), layout="constrained")

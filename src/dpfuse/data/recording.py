@@ -1,4 +1,4 @@
-"""US Highway 101 as it was recorded, and the `Trajectories` of a section of it."""
+"""The recording of US Highway 101, and the `Trajectories` of a section of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfuse.types import NOBODY, Trajectories
 SECTION_M = (120.0, 520.0)
 MAIN_LANES = (1, 5)
 
-# Tenths of a second in 15 minutes, and from a full hour to the first period that starts after it: 07:50, 08:05, ...
+# Periods of 15 minutes, in tenths of a second, and the time from a full hour to the next start: 07:50, 08:05, ...
 PERIOD_TICKS, PERIOD_OFFSET_TICKS = 9000, 3000
 
 _TICK_S = 0.1
@@ -34,15 +34,15 @@ class Recording:
     """Every sighting of every vehicle, one entry for each vehicle and tenth of a second, in any order.
 
     Attributes:
-        vehicle: ids, unique over all files: the published number plus a million for the first period, two for the
-            second. A vehicle that two periods saw at once has the id of the earlier.
+        vehicle: ids, unique over all files: the published number plus 1,000,000 for the first period, 2,000,000 for
+            the second, and so on. A vehicle in two overlapping periods has the id of the earlier one.
         tick: time in tenths of a second since 1970.
-        lane: 1 to 5 are the main lanes from the median, 6 the auxiliary lane, 7 the on-ramp, 8 the off-ramp.
-        position: of the front, in m from where the recorded stretch begins.
+        lane: 1 to 5 are the main lanes, counted from the median, 6 the auxiliary lane, 7 the on-ramp, 8 the off-ramp.
+        position: of the front, in m from the start of the recorded stretch.
         speed: in m/s.
-        files: what was read, file by file.
+        files: what was found in each file.
         passed_over: files in the folder that hold no vehicle trajectories.
-        num_seen_twice: vehicles that two periods saw at once; they are counted once.
+        num_seen_twice: vehicles in two overlapping periods. Each is counted once.
     """
 
     vehicle: Integers
@@ -63,18 +63,18 @@ class Recording:
         return float(self.tick.max() - self.tick.min()) * _TICK_S
 
     def trajectories(self, section: tuple[float, float] = SECTION_M, interval_s: float = 0.2) -> Trajectories:
-        """One run: the density of a section, and the position and speed of every vehicle while it is there.
+        """One run: the density of a section, and the position and speed of every vehicle on it.
 
-        The run lasts for as long as the section is seen in full, see `seen_in_full`.
+        The run covers the time in which every vehicle on the section was tracked, see `seen_in_full`.
 
         Args:
-            section: from here up to, not including, there, in m.
-            interval_s: time between steps, a multiple of 0.1 s. The instants in between are left out.
+            section: start (included) and end (excluded) in m.
+            interval_s: time between steps, a multiple of 0.1 s.
 
         Returns:
             `state` (1, K, 1) is the density in vehicles per km, lanes 1 to 5 together. `measurements` (1, K, m, 2) are
-            the position in m from the start of the section and the speed in m/s. A vehicle that is not seen at an
-            instant, or is on another lane, is absent and in no count.
+            the position in m from the start of the section and the speed in m/s. A vehicle that is not seen at a step,
+            or is on another lane, is absent and not counted.
         """
         start, end = _check_section(section)
         every = round(_check.is_positive("interval_s", interval_s) / _TICK_S)
@@ -96,10 +96,11 @@ class Recording:
         )
 
     def seen_in_full(self, section: tuple[float, float] = SECTION_M) -> tuple[int, int]:
-        """The first and last tick between which every vehicle on the section was tracked.
+        """The first and the last tick of the time in which every vehicle on the section was tracked.
 
-        Tracks begin where the recorded stretch does: the section has filled when each main lane has shown a vehicle at
-        or past its end, and starts to empty when one of them has shown its last before its start.
+        Tracks begin at the start of the recorded stretch. So the section is full of tracked vehicles once each main
+        lane has had a vehicle at or beyond the end of the section, and until the last vehicle before its start in one
+        of these lanes.
         """
         start, end = _check_section(section)
         opens, closes = [], []
@@ -115,11 +116,11 @@ class Recording:
             opens.append(int(past.min()))
             closes.append(int(before.max()))
         if not opens:
-            raise ValueError("the recording must have vehicles on lanes 1 to 5, it has none; read other files")
+            raise ValueError("the recording must have vehicles on lanes 1 to 5, got none; read other files")
         first, last = max(opens), min(closes)
         if last < first:
             raise ValueError(
-                f"section must be crossed by vehicles that the recording saw enter, but it ends before; it lasts "
+                f"section must be short enough for a vehicle to cross it within the recording, which lasts "
                 f"{self.duration_s:.0f} s; read more files or take a shorter section"
             )
         ticks = np.flatnonzero(np.bincount(self.tick[(self.tick >= first) & (self.tick <= last)] - first))
@@ -127,8 +128,8 @@ class Recording:
         if gap > _LONGEST_GAP_TICKS:
             at = first + int(ticks[np.diff(ticks).argmax()])
             raise ValueError(
-                f"the recording must have no gap, nobody is seen for {gap * _TICK_S:.0f} s after {clock(at)}; add the "
-                f"file of the period that is missing, or read one period alone"
+                f"the recording must have no gap, got {gap * _TICK_S:.0f} s without a vehicle after {clock(at)}; add "
+                f"the file of the missing period, or read one period alone"
             )
         return first, last
 
@@ -145,13 +146,13 @@ def us101(
     cache: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Trajectories:
-    """One run of the traffic on a section of US-101, as recorded on 15 June 2005 from 07:50 to 08:35.
+    """One run of the traffic on a section of US-101, recorded on 15 June 2005 from 07:50 to 08:35.
 
-    All vehicles report; `Trajectories.sample_sensors` draws a share of them.
+    All vehicles report. `Trajectories.sample_sensors` draws a share of them.
 
     Args:
         directory: see `read`.
-        section: from here up to, not including, there, in m from where the recorded stretch begins.
+        section: start (included) and end (excluded), in m from the start of the recorded stretch.
         interval_s: time between steps, a multiple of 0.1 s.
         cache: see `read`.
         progress: show a progress bar on stderr.
@@ -169,17 +170,17 @@ def read(
     cache: str | os.PathLike[str] | None = None,
     progress: bool = False,
 ) -> Recording:
-    """All that was recorded on US-101, from files in any published layout.
+    """The whole recording of US-101, from files in any published layout.
 
     Args:
-        directory: a folder with the files, or with a folder `us101` that has them, or one file; by default the folder
-            that the environment variable DPFUSE_DATA names.
+        directory: a folder with the files or with a subfolder `us101` that has them, or one file. By default the
+            environment variable DPFUSE_DATA names it.
         cache: folder for compact copies of text files; by default `dpfuse` in the user's cache folder.
         progress: show a progress bar on stderr.
     """
     where = directory if directory is not None else os.environ.get("DPFUSE_DATA")
     if not where:
-        raise DatasetMissing("no folder with recordings; name one, or set the environment variable DPFUSE_DATA")
+        raise DatasetMissing("no folder with recordings; give one, or set the environment variable DPFUSE_DATA")
     found, passed_over = find_files(Path(where))
     files, rows = read_files(found, None if cache is None else Path(cache), progress)
     joined = join([(file.path, each) for file, each in zip(files, rows, strict=True)])
@@ -192,12 +193,12 @@ def read(
 
 
 def clock(tick: float, form: str = "%H:%M:%S") -> str:
-    """The time of day on the road."""
+    """The local time of day on the road."""
     return f"{datetime.fromtimestamp(tick * _TICK_S, UTC) + _PACIFIC:{form}}"
 
 
 def period_of(tick: Integers) -> Integers:
-    """Number of the published period that each tick falls into, by the clock."""
+    """The number of the published period of each tick."""
     return (tick - PERIOD_OFFSET_TICKS) // PERIOD_TICKS
 
 
@@ -210,7 +211,7 @@ def _check_section(section: tuple[float, float]) -> tuple[float, float]:
     try:
         start, end = (float(bound) for bound in section)
     except (TypeError, ValueError):
-        raise TypeError("section must be two numbers, its start and end in m") from None
+        raise TypeError("section must be two numbers, start and end in m") from None
     if not np.isfinite([start, end]).all() or end <= start:
         raise ValueError(f"section must have a start before its end, in m, got {start:g} to {end:g}")
     return start, end
@@ -219,7 +220,7 @@ def _check_section(section: tuple[float, float]) -> tuple[float, float]:
 def _in_slots(
     step: Integers, vehicle: Integers, values: Floats32, num_steps: int
 ) -> tuple[Floats32, Booleans, Integers]:
-    """Measurements, presence and ids by step and slot; from its first step to its last a vehicle keeps its slot."""
+    """Measurements, presence and ids by step and slot. From its first to its last step a vehicle keeps its slot."""
     ids, which = np.unique(vehicle, return_inverse=True)
     entered, left = np.full(len(ids), num_steps), np.zeros(len(ids), np.int64)
     np.minimum.at(entered, which, step)

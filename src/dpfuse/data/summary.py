@@ -1,4 +1,4 @@
-"""What a section was like in each of the published periods."""
+"""Density, speed and flow of a section in each published period."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dpfuse.types import Trajectories
 
 
 class Period(NamedTuple):
-    """Densities in vehicles per km, main lanes together, and what follows from them."""
+    """A period of a run: densities in vehicles per km, main lanes together, mean speed and flow."""
 
     name: str
     num_vehicles: int
@@ -19,12 +19,12 @@ class Period(NamedTuple):
     density_std: float
     density_min: float
     density_max: float
-    speed_mps: float  # the space-mean speed: of all vehicles on the section, averaged over time
+    speed_mps: float  # the space-mean speed: the mean over vehicles and steps
     flow_per_h: float
 
 
 def periods(data: Trajectories, first_tick: int) -> list[Period]:
-    """The 15-minute periods of a run that began at this tick, and all of them together."""
+    """The 15-minute periods of a run that starts at this tick, and all of them together."""
     tick = first_tick + np.arange(data.num_steps) * round(10 * data.interval_s)
     cuts = [0, *(1 + np.flatnonzero(np.diff(period_of(tick)))).tolist(), data.num_steps]
     numbers = period_of(tick[cuts[:-1]]).tolist()
