@@ -41,7 +41,7 @@ def make_site(tmp_path, request):
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_twenty_kills_of_a_centre(make_site, kind):
+def test_twenty_kills_of_a_centre_lose_and_change_no_release(make_site, kind):
     """Most of them while it serves, some while it starts; sensors and subscriber are there all the time."""
     site, rng = make_site(kind), np.random.default_rng(3)
     with Sensors(site) as sensors, Subscriber(site) as subscriber:
@@ -60,7 +60,7 @@ def test_twenty_kills_of_a_centre(make_site, kind):
     assert largest_share(site) > 0.05
 
 
-def test_the_check_of_what_was_told_can_fail(make_site):
+def test_the_check_of_what_was_published_can_fail(make_site):
     site = make_site("sqlite")
     with Sensors(site), Subscriber(site) as subscriber, site.start() as centre:
         wait_for(lambda: len(subscriber.told) > 5)

@@ -110,13 +110,13 @@ def on_time(horizon):
 
 class TestMoments:
     @pytest.mark.parametrize("work", [[], [0.03] * 6, [0.099, 0.0, 0.05, 0.001, 0.0999, 0.0]])
-    def test_work_that_is_done_in_time_leaves_no_trace(self, clock, work):
+    def test_the_moments_do_not_depend_on_work_that_is_done_in_time(self, clock, work):
         published, centre, own = run(clock, work)
         assert published == on_time(6) and own.status == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
 
     @pytest.mark.parametrize("work_ahead_s", [0.0, 0.03, 0.05, 0.09])
-    def test_what_came_early_is_worked_on_shortly_before_the_step_ends(self, clock, work_ahead_s):
+    def test_work_ahead_starts_shortly_before_the_step_ends(self, clock, work_ahead_s):
         """Also where that takes longer than was thought, and the step is late to be ended."""
         published, centre, _ = run(clock, [0.03] * 6, work_ahead_s=work_ahead_s)
         assert published == on_time(6)
@@ -131,27 +131,27 @@ class TestMoments:
         assert beats == pytest.approx(np.round(beats), abs=1e-6)
 
     @pytest.mark.parametrize("delay, lead", [(0.05, 0.05), (0.1, 0.05), (0.15, 0.025), (0.199, 0.0005)])
-    def test_it_begins_well_after_the_release_before_it(self, clock, delay, lead):
+    def test_work_ahead_starts_well_after_the_release_before(self, clock, delay, lead):
         _, centre, _ = run(clock, delay=delay)
         assert [at for _, at in centre.ahead] == pytest.approx([INTERVAL * k - lead for k in range(1, 7)])
 
-    def test_late_work_leaves_at_the_next_moment_and_costs_the_step_after_it(self, clock):
+    def test_late_work_is_published_at_the_next_moment_and_the_next_step_is_skipped(self, clock):
         published, centre, _ = run(clock, [0.0, 0.15, 0.0])
         assert published == [(0.3, [1]), (0.7, [2]), (0.9, [4]), (1.1, [5]), (1.3, [6])]
         assert centre.skipped == [3]
 
-    def test_windows_that_passed_are_skipped(self, clock):
+    def test_steps_whose_moment_has_passed_are_skipped(self, clock):
         """Step 2 is worked on until 0.95 and leaves at 1.1: by then the moments of steps 3 to 5 have come."""
         published, centre, _ = run(clock, [0.0, 0.55])
         assert centre.skipped == [3, 4, 5]
         assert published == [(0.3, [1]), (1.1, [2]), (1.3, [6])]
 
-    def test_the_last_step_may_be_late_too(self, clock):
+    def test_the_last_step_is_published_even_if_it_is_late(self, clock):
         published, _, own = run(clock, [0.0, 0.0, 0.45], horizon=3)
         assert published == [(0.3, [1]), (0.5, [2]), (1.1, [3])] and own.status == "over"
 
     @pytest.mark.parametrize("work", [0.100001, 0.12, 0.2, 0.299])
-    def test_under_steady_lateness_every_other_step_leaves_an_interval_late(self, clock, work):
+    def test_with_constant_lateness_every_other_step_is_published_one_interval_late(self, clock, work):
         published, centre, _ = run(clock, [work] * 30, horizon=30)
         assert published == [(round(INTERVAL * (k + 1) + DELAY, 9), [k]) for k in range(1, 30, 2)]
         assert centre.skipped == list(range(2, 31, 2))
@@ -160,7 +160,7 @@ class TestMoments:
         published, centre, _ = run(clock, [0.19] * 6, delay=INTERVAL)
         assert published == [(round(INTERVAL * (k + 1), 9), [k]) for k in range(1, 7)] and not centre.skipped
 
-    def test_nothing_leaves_early_or_off_the_beat_whatever_the_work(self, clock):
+    def test_releases_leave_only_at_fixed_moments_for_any_work(self, clock):
         """And what is done leaves at the first moment after it."""
         rng = np.random.default_rng(0)
         for _ in range(50):
@@ -175,7 +175,7 @@ class TestMoments:
                 assert step == ticked and at >= INTERVAL * step + DELAY - 1e-9
                 assert at < max(began_at + took + INTERVAL, INTERVAL * step + DELAY + 1e-6)
 
-    def test_without_the_delay_the_work_would_show(self, clock, monkeypatch):
+    def test_without_the_delay_the_moments_would_show_the_work(self, clock, monkeypatch):
         """Negative control."""
         monkeypatch.setattr(Ticker, "_publish_at", lambda self, moment, due: self._publish(due))
         published, _, _ = run(clock, [0.03, 0.05])
@@ -186,7 +186,7 @@ class TestArrival:
     """Whether a report counts is decided by the clock when it comes, whatever the others' work takes."""
 
     @pytest.fixture
-    def counted(self, clock, tmp_path):
+    def counted(self, clock, tmp_path, shared_steps):
         """A function that runs a real centre by the clock and says who counted in which step.
 
         It is given who sends when and for which step, by id, and how long the work of each step takes.
@@ -229,7 +229,7 @@ class TestArrival:
         return run
 
     @pytest.mark.parametrize("took", [0.0, 0.09, 0.15, 0.25, 0.45, 0.65])
-    def test_late_is_late_and_in_time_is_in_time_however_long_a_tick_takes(self, counted, took):
+    def test_the_clock_decides_which_reports_count_however_long_a_tick_takes(self, counted, took):
         sends = [
             (1, 0.41, 2),  # ten milliseconds late, while step 2 may still be worked on
             (2, 0.61, 3),  # as late for step 3, of which the work may not have begun
@@ -247,19 +247,19 @@ class TestArrival:
         assert (4 in heard) == (took < 0.45)  # or it was skipped, with everybody in it
 
     @pytest.mark.parametrize("took", [0.12, 0.25])
-    def test_under_steady_lateness_every_step_that_is_drawn_has_its_reports(self, counted, took):
+    def test_with_constant_lateness_every_step_that_is_drawn_has_its_reports(self, counted, took):
         sends = [(step, INTERVAL * step - 0.05, step) for step in range(1, 9)]
         late = [(step + 10, INTERVAL * step + 0.01, step) for step in range(1, 9)]
         heard = counted(sends + late, dict.fromkeys(range(1, 9), took))
         assert heard == {step: [step] for step in range(1, 9, 2)}
 
-    def test_a_centre_that_asked_its_own_progress_would_be_seen(self, counted, monkeypatch):
+    def test_a_centre_that_decides_by_its_own_progress_would_be_detected(self, counted, monkeypatch):
         """Negative control."""
         monkeypatch.setattr(dpfuse.FusionCentre, "follow_clock", lambda self, open_step: None)
         sends = [(2, 0.61, 3), (3, 1.01, 6)]
         assert counted(sends, {2: 0.65}).get(6) != [3]
 
-    def test_when_the_clock_is_gone_the_centre_decides(self, clock):
+    def test_after_the_ticker_has_ended_the_centre_decides_again(self, clock):
         centre = StandIn(clock, horizon=2)
         own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
         own._is_stopping = SleepingEvent(clock)
@@ -268,7 +268,7 @@ class TestArrival:
 
 
 class TestEnds:
-    def test_an_error_stops_everything_and_is_told(self, clock):
+    def test_an_error_stops_all_releases_and_is_reported(self, clock):
         told = []
         centre = StandIn(clock, horizon=6, error=LedgerRefused("the disk is full"))
         own = Ticker(centre, told.append, INTERVAL, DELAY, on_error=lambda error: told.append(str(error)))
@@ -276,7 +276,7 @@ class TestEnds:
         own._run()
         assert told == [[1], [2], "the disk is full"] and own.status == "failed"
 
-    def test_a_stop_ends_it_between_steps(self, clock):
+    def test_stop_ends_the_ticker_between_steps(self, clock):
         centre, published = StandIn(clock), []
 
         def publish(many):
@@ -289,14 +289,14 @@ class TestEnds:
         own._run()
         assert published == [1, 2, 3] and own.status == "stopped"
 
-    def test_a_centre_that_cannot_begin_releases_nothing(self, clock, monkeypatch):
+    def test_a_centre_that_fails_to_start_releases_nothing(self, clock, monkeypatch):
         monkeypatch.setattr(StandIn, "warm_up", lambda self: self.no_device)
         told = []
         with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
             assert own.status == "failed" and isinstance(told[0], AttributeError)
 
     @pytest.mark.parametrize(("work", "moment"), [(0.05, 0.7), (0.15, 0.9)])
-    def test_a_stop_in_the_middle_of_a_step_leaves_nothing_untold(self, clock, work, moment):
+    def test_a_stop_during_a_step_still_publishes_what_was_committed(self, clock, work, moment):
         """Committed is committed: it leaves when it would have."""
 
         class Stopping(StandIn):
@@ -324,7 +324,7 @@ class TestEnds:
             Ticker(StandIn(clock), print, **options)
 
 
-def test_the_clock_tells_what_a_watch_would(clock):
+def test_the_clock_depends_on_start_and_settings_alone(clock):
     """A function of the start and the settings: a centre that is behind does not show."""
     own = Ticker(StandIn(clock, horizon=3), print)
     assert own.clock() == {"step": 1, "closes_in_s": INTERVAL, "interval_s": INTERVAL, "delay_s": 0.1, "is_over": False}
@@ -335,7 +335,7 @@ def test_the_clock_tells_what_a_watch_would(clock):
     assert own.clock()["is_over"]
 
 
-def test_the_clock_starts_when_its_own_thread_is_warm(clock, monkeypatch):
+def test_the_clock_starts_after_its_thread_has_warmed_up(clock, monkeypatch):
     warmed = []
 
     def warm_up(centre):
@@ -359,7 +359,7 @@ def real(tmp_path):
         yield centre
 
 
-def test_in_real_time(real, monkeypatch):
+def test_releases_in_real_time_are_never_early_and_ignore_the_wall_clock(real, monkeypatch):
     """Nothing leaves early, the wall clock may do as it likes, and what left is what was committed."""
     real.tick()
     years = itertools.cycle([0, 3e7, -3e7])
@@ -377,7 +377,7 @@ def test_in_real_time(real, monkeypatch):
     assert rows == list(real._ledger.rows("main", start=2))[: len(rows)]
 
 
-def test_no_step_has_to_compile_anything(real, num_traces):
+def test_no_step_compiles_anything(real, num_traces):
     own, before = Ticker(real, lambda many: own._is_stopping.set(), 0.1), num_traces()
     real.receive("main", 1, 1, [0.5, 0.5])
     with own:
@@ -417,7 +417,7 @@ def test_the_test_of_times_finds_a_shift_and_a_spread_and_nothing_else():
 
 
 @pytest.mark.slow
-def test_one_sensor_more_cannot_be_told_from_the_times_of_the_releases(real, monkeypatch):
+def test_release_times_do_not_show_one_more_sensor(real, monkeypatch):
     """One false alarm in a million.
 
     The negative control does all work after the step and publishes as soon as it is done: many more can be told.

@@ -1,4 +1,4 @@
-"""What every ledger must keep, whatever database is under it; `test_ledger.py` runs this for each one there is."""
+"""The tests that every kind of ledger passes; `ledger/test_writer.py` runs them for SQLite."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ STREAMS = ("north", "south")
 IDS = np.array([7, 2**63 - 1, 0, -1])
 
 
-def make_terms(accounting="total", budget=0.01, horizon=None, fingerprint="a" * 64):
-    """As much of a design as a ledger looks at."""
+def make_ledger_design(accounting="total", budget=0.01, horizon=None, fingerprint="a" * 64):
+    """The parts of a design that a ledger reads."""
     guarantee = Guarantee(order=2.0, budget=budget, adjacency="remove-one", accounting=accounting)
     structure = SimpleNamespace(features="ball", dimension=2, horizon=horizon)
     return SimpleNamespace(guarantee=guarantee, structure=structure, fingerprint=fingerprint)
@@ -67,7 +67,7 @@ class LedgerContract:
 
     @pytest.fixture(params=["total", "individual"])
     def design(self, request):
-        return make_terms(request.param)
+        return make_ledger_design(request.param)
 
     @pytest.fixture
     def ledger(self, place, design):
@@ -82,7 +82,7 @@ class LedgerContract:
         assert row.to_dict()["release"] == release.value.tolist()
         assert (row.step, row.fusion_weight, ledger.last_step("north")) == (1, 10485, 1)
 
-    def test_the_same_step_again_gives_the_stored_bytes_and_is_not_charged(self, ledger, place, design):
+    def test_a_committed_step_is_returned_as_stored_and_not_charged_again(self, ledger, place, design):
         [first] = ledger.commit([entry(ledger, 1)])
         again = entry(ledger, 1, weight=0.02)
         assert ledger.commit([again]) == [first]
@@ -92,13 +92,13 @@ class LedgerContract:
             assert reopened.commit([entry(reopened, 1)]) == [first]
             assert list(reopened.rows("north")) == [first]
 
-    def test_many_streams_are_committed_at_once_and_a_stored_one_among_them_is_given_back(self, ledger):
+    def test_several_streams_are_committed_at_once_and_a_stored_row_among_them_is_returned(self, ledger):
         [south] = ledger.commit([entry(ledger, 1, "south")])
         rows = ledger.commit([entry(ledger, 1, "south"), entry(ledger, 1, "north")])
         assert rows[0] == south and (rows[1].stream, rows[1].step) == ("north", 1)
         assert ledger.commit([]) == []
 
-    def test_noise_that_was_begun_before_is_added_and_used_up(self, ledger):
+    def test_noise_begun_ahead_is_added_and_used_once(self, ledger):
         noise, both = Known(4), [entry(ledger, 1, stream) for stream in STREAMS]
         sums = [one.charged.exact_sum for one in both]
         rows = ledger.commit(both, noise)
@@ -107,7 +107,7 @@ class LedgerContract:
         with pytest.raises(RuntimeError, match="used already"):
             noise.take()
 
-    def test_noise_is_not_used_where_a_step_is_stored_already(self, ledger):
+    def test_noise_is_not_used_if_a_step_was_committed_before(self, ledger):
         [south] = ledger.commit([entry(ledger, 1, "south")])
         noise, both = Known(4), [entry(ledger, 1, stream) for stream in STREAMS]
         total = both[0].charged.exact_sum
@@ -137,27 +137,27 @@ class LedgerContract:
             ({"step": 2**63}, "step must be below 2\\^63"),
         ],
     )
-    def test_callers_slips_are_named(self, ledger, change, message):
+    def test_an_entry_that_no_ledger_can_hold_is_refused(self, ledger, change, message):
         fields = {"stream": "north", "step": 1, "charged": charge(ledger), "ids": IDS} | change
         with pytest.raises(ValueError, match=message):
             ledger.commit([Entry(**fields)])
         with pytest.raises(ValueError, match="entries must be of different streams"):
             ledger.commit([entry(ledger, 1), entry(ledger, 2)])
 
-    def test_a_finite_design_ends(self, place):
-        with place.create(make_terms(horizon=3), STREAMS) as ledger:
+    def test_a_step_past_the_end_of_the_design_is_refused(self, place):
+        with place.create(make_ledger_design(horizon=3), STREAMS) as ledger:
             ledger.commit([entry(ledger, 3)])
             with pytest.raises(ValueError, match="step must be at most 3, got 4; the design ends there"):
                 ledger.commit([entry(ledger, 4)])
 
     def test_another_design_is_refused(self, ledger, place, design):
         ledger.close()
-        for other in (make_terms(fingerprint="b" * 64), make_terms(budget=0.02)):
+        for other in (make_ledger_design(fingerprint="b" * 64), make_ledger_design(budget=0.02)):
             with pytest.raises(LedgerRefused, match="belongs to another design"):
                 place.open(other)
 
-    def test_a_stream_that_is_spent_out_goes_on_with_noise_alone(self, place):
-        with place.create(make_terms("total"), STREAMS) as ledger:
+    def test_a_stream_without_budget_goes_on_with_noise_alone(self, place):
+        with place.create(make_ledger_design("total"), STREAMS) as ledger:
             budget = ledger.terms.mechanism.budget
             rows = [ledger.commit([entry(ledger, step, weight=0.06)])[0] for step in range(1, 6)]
             assert sum(row.cost for row in rows) <= budget and rows[-1].budget_left == budget - sum(
@@ -166,7 +166,7 @@ class LedgerContract:
             assert ledger.accounts("south").left == budget
 
     def test_a_cost_that_does_not_fit_is_refused_and_a_smaller_one_may_follow(self, place):
-        with place.create(make_terms("total"), STREAMS) as ledger:
+        with place.create(make_ledger_design("total"), STREAMS) as ledger:
             stale = ledger.accounts("north")
             ledger.commit([entry(ledger, 1, weight=0.06)])
             beyond = ledger.terms.mechanism.charge(stale, 0.09, IDS, np.zeros((4, 2)))
@@ -174,8 +174,8 @@ class LedgerContract:
                 ledger.commit([Entry("north", 2, beyond)])
             assert len(ledger.commit([entry(ledger, 2, weight=0.01)])) == 1
 
-    def test_accounts_are_by_id_over_all_streams_and_survive(self, place):
-        design = make_terms("individual")
+    def test_an_id_has_one_account_for_all_streams_which_survives_a_restart(self, place):
+        design = make_ledger_design("individual")
         with place.create(design, STREAMS) as ledger:
             cost = 10485**2
             ledger.commit([entry(ledger, 1, "north"), entry(ledger, 1, "south", ids=IDS[:1])])
@@ -185,8 +185,8 @@ class LedgerContract:
         with place.open(design) as ledger:
             assert spent(ledger) == expected
 
-    def test_debits_that_other_accounts_allowed_are_refused_whole(self, place):
-        design = make_terms("individual")
+    def test_a_step_charged_to_other_accounts_is_refused_as_a_whole(self, place):
+        design = make_ledger_design("individual")
         with place.create(design, STREAMS) as ledger:
             ledger.commit([entry(ledger, 1, weight=0.09)])
             before = spent(ledger)
@@ -200,13 +200,13 @@ class LedgerContract:
 
     @given(operations=operations)
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_whatever_is_asked_the_budget_holds_and_rows_stay(self, make_place, accounting, operations):
+    def test_the_budget_holds_and_rows_stay_for_any_sequence_of_calls(self, make_place, accounting, operations):
         run_against_a_model(make_place(), accounting, operations)
 
 
 def run_against_a_model(place, accounting, operations):
     """The model: the rows as they were first returned."""
-    design, published = make_terms(accounting), {}
+    design, published = make_ledger_design(accounting), {}
     ledger = place.create(design, STREAMS)
     for kind, *arguments in operations:
         if kind == "open":

@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from dpfuse.ledger import create_ledger, open_ledger, public_rows
-from support.ledger_contract import STREAMS, make_terms
+from support.ledger_contract import STREAMS, make_ledger_design
 
-DESIGN = make_terms("individual", budget=0.001)
+DESIGN = make_ledger_design("individual", budget=0.001)
 
 
 class Nursery:

@@ -1,0 +1,190 @@
+"""A ledger in SQLite that was changed, damaged, moved or rolled back is refused."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+
+import apsw
+import numpy as np
+import pytest
+
+from dpfuse import Ledger
+from dpfuse.errors import LedgerRefused
+from dpfuse.ledger import public_rows, verify
+from support.ledger_contract import STREAMS, entry, make_ledger_design
+from support.ledger_files import edit, head_of, refused
+
+
+class TestVerify:
+    def test_an_unchanged_ledger_passes_and_its_rows_can_be_read(self, closed_ledger):
+        path, design = closed_ledger
+        found = verify(path)
+        assert found.num_commits == 3 and {stream.num_rows for stream in found.streams.values()} == {3}
+        rows = list(public_rows(path))
+        assert [(row.step, row.stream) for row in rows] == [(k, name) for k in (1, 2, 4) for name in STREAMS]
+        assert [row.step for row in public_rows(path, "south", 2)] == [2, 4]
+        with Ledger.open(path, design) as ledger:
+            assert verify(path).tip == found.tip  # beside a writer, too
+            assert list(ledger.rows("south")) == [row for row in rows if row.stream == "south"]
+
+    @pytest.mark.parametrize(
+        ("statement", "message"),
+        [
+            (
+                "UPDATE releases SET fusion_weight = fusion_weight + 1 WHERE step = 2",
+                "step 2 of stream 'north' was changed",
+            ),
+            ("UPDATE releases SET release = zeroblob(16) WHERE step = 4", "step 4 of stream 'north' was changed"),
+            ("DELETE FROM releases WHERE step = 1 AND stream = 'south'", "a row of commit 1 is missing"),
+            ("DELETE FROM releases WHERE step = 4", "a row of commit 3 is missing"),
+            ("DELETE FROM commits WHERE number = 2; DELETE FROM releases WHERE step = 2", "commit 2 is missing"),
+            ("DELETE FROM commits WHERE number = 3; DELETE FROM releases WHERE step = 4", "the commit 3 that its head"),
+            ("DELETE FROM commits WHERE number = 3", "a row belongs to no commit"),
+            ("UPDATE releases SET step = 3 WHERE step = 4", "step 3 of stream 'north' was changed"),
+            ("UPDATE releases SET commit_number = 3 - commit_number WHERE step < 4", "was changed"),
+            ("UPDATE releases SET stream = 'west' WHERE stream = 'south'", "stream 'west', which is not in the ledger"),
+            ("UPDATE commits SET tip = zeroblob(32) WHERE number = 3", "a row of commit 3"),
+        ],
+    )
+    def test_changed_missing_moved_and_cut_off_rows_are_refused(self, closed_ledger, statement, message):
+        path, design = closed_ledger
+        edit(path, statement)
+        if "FROM commits" in statement and design.guarantee.accounting == "individual":
+            message = "accounts do not add up"  # this is checked first
+        refused(path, design, message)
+
+    @pytest.mark.parametrize(
+        "statement", ["UPDATE accounts SET spent = spent - 1 WHERE sensor = 7", "DELETE FROM accounts WHERE sensor = 0"]
+    )
+    def test_a_lowered_or_removed_account_is_refused(self, place, statement):
+        design = make_ledger_design("individual")
+        with place.create(design, STREAMS) as ledger:
+            ledger.commit([entry(ledger, 1)])
+        edit(place.path, statement)
+        refused(place.path, design, "the accounts do not (add up to|hold) what was debited")
+
+    def test_a_new_ledger_beside_an_old_head_file_is_refused(self, closed_ledger):
+        """It has another id, and could not have the tip that the head file holds."""
+        path, design = closed_ledger
+        head = head_of(path).read_bytes()
+        path.unlink(), head_of(path).unlink()
+        with Ledger.create(path, design, STREAMS) as ledger:
+            ledger_id = ledger.terms.ledger_id
+        head_of(path).write_bytes(head)
+        refused(path, design, "the head file of another ledger")
+        assert ledger_id not in head.decode()
+
+    def test_the_database_refuses_to_change_or_delete_rows(self, place):
+        with place.create(make_ledger_design("individual"), STREAMS) as ledger:
+            ledger.commit([entry(ledger, 4)])
+        with contextlib.closing(apsw.Connection(str(place.path))) as connection:
+            columns = "stream, 3, release, fusion_weight, cost, budget_left, hash, 9"
+            for statement in (
+                "UPDATE releases SET fusion_weight = 0",
+                "DELETE FROM releases",
+                "DELETE FROM commits",
+                "UPDATE terms SET content = ''",
+                f"INSERT INTO releases SELECT {columns} FROM releases",
+                "DELETE FROM accounts",
+                "UPDATE accounts SET spent = spent - 1",
+            ):
+                with pytest.raises(apsw.ConstraintError):
+                    connection.execute(statement)
+        assert verify(place.path).num_commits == 1
+
+
+class TestChangedFiles:
+    def test_a_missing_ledger_or_head_file_is_refused(self, closed_ledger):
+        path, design = closed_ledger
+        head = head_of(path).read_bytes()
+        head_of(path).unlink()
+        refused(path, design, r"ledger.db.head is missing, so nothing shows that its ledger was not rolled back")
+        head_of(path).write_bytes(head)
+        path.rename(path.with_name("moved"))
+        refused(path, design, "is missing and its head file is there: what was spent is not known")
+        with pytest.raises(LedgerRefused, match="or its head file is there already"):
+            Ledger.create(path, design)
+        head_of(path).unlink()
+        refused(path, design, "is missing; a new ledger never replaces one that may be lost")
+
+    @pytest.mark.parametrize("is_full_check", [True, False])
+    def test_a_ledger_that_was_rolled_back_is_refused(self, closed_ledger, is_full_check):
+        path, design = closed_ledger
+        old = path.read_bytes()
+        with Ledger.open(path, design) as ledger:
+            ledger.commit([entry(ledger, 5, weight=0.001)])
+        path.write_bytes(old)
+        with pytest.raises(LedgerRefused, match="the commit 4 that its head file names: it was rolled back"):
+            Ledger.open(path, design, is_full_check=is_full_check)
+        refused(path, design, "rolled back")
+
+    def test_a_copy_without_its_log_is_refused(self, closed_ledger):
+        """A copy of the database alone, taken while its writer was at work, lacks what is in the log."""
+        path, design = closed_ledger
+        with Ledger.open(path, design) as ledger:
+            ledger.commit([entry(ledger, 5, weight=0.001)])
+            copy = path.with_name("copy.db")
+            shutil.copy2(path, copy), shutil.copy2(head_of(path), head_of(copy))
+        refused(copy, design, "rolled back, cut short or replaced")
+
+    @pytest.mark.parametrize("is_full_check", [True, False])
+    def test_rows_after_the_head_are_checked_and_kept(self, closed_ledger, is_full_check):
+        path, design = closed_ledger
+        old = head_of(path).read_bytes()
+        with Ledger.open(path, design) as ledger:
+            [row] = ledger.commit([entry(ledger, 5, weight=0.001)])
+        head_of(path).write_bytes(old)
+        with Ledger.open(path, design, is_full_check=is_full_check) as ledger:
+            assert list(ledger.rows("north"))[-1] == row and head_of(path).read_bytes() != old
+        edit(path, "UPDATE releases SET fusion_weight = 1 WHERE step = 5")
+        head_of(path).write_bytes(old)
+        with pytest.raises(LedgerRefused, match="step 5 of stream 'north' was changed"):
+            Ledger.open(path, design, is_full_check=is_full_check)
+
+    @pytest.mark.parametrize("size", [0, 50, 4096, -4096])
+    def test_a_truncated_file_is_refused(self, closed_ledger, size):
+        path, design = closed_ledger
+        os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+        refused(path, design, "cut short|damaged|cannot be read")
+
+    def test_a_page_of_noise_is_refused(self, closed_ledger):
+        """Any page overwritten with noise; what is in no page that is used may be whatever it is."""
+        path, design = closed_ledger
+        content, rng = path.read_bytes(), np.random.default_rng(0)
+        tip = verify(path).tip
+        for start in range(0, len(content), 4096):
+            path.write_bytes(content[:start] + rng.bytes(4096) + content[start + 4096 :])
+            with pytest.raises(LedgerRefused, match="damaged|not a dpfuse ledger|put the right"):
+                Ledger.open(path, design)
+        path.write_bytes(content)
+        assert verify(path).tip == tip
+
+    @pytest.mark.parametrize("line", [b"", b"dpfuse-ledger-head-1", b"\xff" * 157])
+    def test_a_damaged_head_file_is_refused(self, closed_ledger, line):
+        path, design = closed_ledger
+        head_of(path).write_bytes(line)
+        refused(path, design, "ledger.db.head is damaged")
+
+    @pytest.mark.parametrize("version", [2, 4])
+    def test_a_ledger_of_an_older_or_newer_version_is_refused(self, closed_ledger, version):
+        path, design = closed_ledger
+        edit(path, f"PRAGMA user_version = {version}")
+        refused(path, design, f"has ledger version {version}, this dpfuse reads 3; use the dpfuse that wrote it")
+
+    def test_a_file_that_is_no_database_is_refused(self, closed_ledger):
+        path, design = closed_ledger
+        path.write_text("not a database " * 500)
+        refused(path, design, "is not a database")
+
+    def test_files_are_private_and_one_that_others_may_read_is_refused(self, closed_ledger):
+        path, design = closed_ledger
+        modes = [stat.S_IMODE(file.stat().st_mode) for file in (path, head_of(path))]
+        with Ledger.open(path, design) as ledger:
+            ledger.commit([entry(ledger, 5, weight=0.001)])
+            modes += [stat.S_IMODE(file.stat().st_mode) for file in path.parent.glob("ledger.db-*")]
+        assert modes == [0o600] * 4
+        path.chmod(0o640)
+        refused(path, design, "others may read it; chmod 600 it")
