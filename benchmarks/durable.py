@@ -1,7 +1,7 @@
-"""One durable release against what it cannot do without: its noise and one sync of a file.
+"""Time of one durable release, beside the time of its noise and one sync of a file alone.
 
-Both are measured in turn in one run, so that whatever else the machine does falls on both alike. A durable release is
-one step of a ledger with one stream: check, debit, draw, record, commit, for 64 sensors that were charged before.
+Both are measured in turn in one run, so that other load on the machine slows both alike. A durable release is one step
+of a ledger with one stream (check, debit, draw, record, commit) for 64 sensors that were charged before.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def measure(accounting: str) -> tuple[Timing, Timing]:
                 bare.append(time.perf_counter() - middle)
                 durable.append(middle - start)
                 carry, _ = step.estimate(carry, row.to_release())
-    return summarise(durable[20:]), summarise(bare[20:])  # the first ones fill caches
+    return summarise(durable[20:]), summarise(bare[20:])  # without the first ones, which fill caches
 
 
 if __name__ == "__main__":

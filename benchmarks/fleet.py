@@ -1,11 +1,11 @@
-"""A fleet in one process: 1,000 streams of 40 sensors at 5 Hz, every release committed durably before it is seen.
+"""Time of a tick of 1,000 streams with 40 sensors each at 5 Hz in one process, every release committed durably.
 
-Reports come from arrays in memory, a hundredth of the sensors leave at every step and others come, three in a hundred
-report to two streams and pay for both from one account, and the clock is the real one: a step ends every 0.2 s, and its
-releases leave 0.14 s later. A tick is late if its work took longer, and then the next one is missed.
+Reports come from arrays in memory. At every step 1% of the sensors are replaced by new ones; 3% report to two streams
+and pay for both from one account. The clock is the real one: a step ends every 0.2 s, and its releases leave 0.14 s
+later. A tick that takes longer is late, and the next one is missed.
 
-A tick waits once for the disk, and disks stall. So what is not the wait is told apart, and between ticks a file of the
-same size is written and synced, without a ledger: what that takes is the limit that the disk sets in this run.
+A tick waits once for the disk. The time without this wait is measured apart. Between ticks a file of the same size is
+written and synced without a ledger, which shows how fast the disk is in this run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=120.0, help="how long, for each accounting")
     seconds = parser.parse_args().seconds
     compute_inline()
-    with Progress(auto_refresh=False) as progress:  # drawn between ticks: a thread that draws would be in their way
+    with Progress(auto_refresh=False) as progress:  # drawn between ticks, because a thread that draws would slow them
         results = {accounting: measure(accounting, seconds, progress) for accounting in ("individual", "total")}
     settings = {
         "streams": STREAMS,
@@ -64,7 +64,7 @@ def earlier_runs() -> list[dict[str, Any]]:
 
 
 def brief(run: dict[str, Any]) -> dict[str, Any]:
-    """What was missed and late, and milliseconds."""
+    """Counts of missed and late ticks, and milliseconds."""
     counts = {name: run[name] for name in ("steps", "missed", "late")}
     return counts | {
         "tick_p99": run["tick_ms"]["p99"],
@@ -74,7 +74,7 @@ def brief(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, Any]:
-    """One run by the clock: milliseconds of each tick, and how many were late or missed."""
+    """One run by the clock: milliseconds of the ticks, and how many were late or missed."""
     num_steps = round(seconds / INTERVAL_S)
     design = make_design(accounting, num_steps=num_steps + 100)
     bar = progress.add_task(f"{accounting} accounts", total=num_steps)
@@ -84,7 +84,7 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
         ledger = dpfuse.Ledger.create(Path(folder) / "fleet.db", design, streams)
         with TimedCentre(design, ledger) as centre, open(Path(folder) / "bare", "wb", buffering=0) as file:
             fleet, bare = Fleet(), []
-            for _ in range(5):  # compilation, and caches that are still cold
+            for _ in range(5):  # compile, and fill caches
                 fleet.report(centre)
                 centre.tick()
             first = centre.now
@@ -97,7 +97,7 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
                     fleet.report(centre)
                     while centre.now == step and ticker.status == "running":
                         time.sleep(0.005)
-                    time.sleep(INTERVAL_S / 2)  # what makes up the reports keeps out of the way of the tick
+                    time.sleep(INTERVAL_S / 2)  # the next reports are made well after the tick
                     start = time.perf_counter()
                     os.pwrite(file.fileno(), bytes(log_bytes), step % 8 * log_bytes)
                     os.fdatasync(file.fileno())
@@ -106,8 +106,8 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
     num_ended, ticks, waits = centre.now - first, centre.seconds, centre.waits
     work = [tick - wait for tick, wait in zip(ticks, waits, strict=True)]
     return {
-        **{name: told(seconds) for name, seconds in (("tick_ms", ticks), ("work_ms", work), ("sync_ms", waits))},
-        "bare_sync_ms": told(bare) | {"bytes": log_bytes},
+        **{name: with_max(seconds) for name, seconds in (("tick_ms", ticks), ("work_ms", work), ("sync_ms", waits))},
+        "bare_sync_ms": with_max(bare) | {"bytes": log_bytes},
         "steps": num_ended,
         "missed": num_ended - len(ticks),
         "late": sum(tick > DELAY_S for tick in ticks),
@@ -115,13 +115,13 @@ def measure(accounting: str, seconds: float, progress: Progress) -> dict[str, An
     }
 
 
-def told(seconds: list[float]) -> dict[str, float]:
-    """Milliseconds, the longest among them."""
+def with_max(seconds: list[float]) -> dict[str, float]:
+    """A summary in milliseconds, with the longest."""
     return summarise(seconds).to_dict() | {"max": round(1e3 * max(seconds), 4)}
 
 
 class TimedCommits:
-    """A connection that adds up how long it waits for the disk at the ends of transactions."""
+    """A connection that adds up the time of its COMMIT statements, which wait for the disk."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -131,7 +131,7 @@ class TimedCommits:
         return getattr(self._connection, name)
 
     def execute(self, query: str, *values: Any) -> Any:
-        """The statement, timed if it is COMMIT."""
+        """Execute the statement, and time it if it is COMMIT."""
         start = time.perf_counter()
         cursor = self._connection.execute(query, *values)
         if query == "COMMIT":
@@ -140,7 +140,7 @@ class TimedCommits:
 
 
 class TimedCentre(dpfuse.FusionCentre):
-    """A centre that notes how long each tick takes, and how much of it is the wait for the disk."""
+    """A centre that records the time of each tick and of its wait for the disk."""
 
     def __init__(self, design: dpfuse.Design, ledger: dpfuse.Ledger) -> None:
         super().__init__(design, ledger)
@@ -158,7 +158,7 @@ class TimedCentre(dpfuse.FusionCentre):
 
 
 class Fleet:
-    """Sensors that all report at every step, a few of them to the next stream too."""
+    """Sensors that report at every step, some of them also to the next stream."""
 
     def __init__(self) -> None:
         self._rng = np.random.default_rng(0)
@@ -168,7 +168,7 @@ class Fleet:
         self._values = self._rng.uniform([0, 0], [400, 20], size=(16, len(self._stream), 2)).astype(np.float32)
 
     def report(self, centre: dpfuse.FusionCentre) -> None:
-        """Everybody's report for the step that is collected for, after a few have left and others come."""
+        """Send the reports of all sensors for the current step, after some sensors were replaced by new ones."""
         leaves = self._rng.random(len(self._ids)) < CHURN
         self._ids = np.where(leaves, self._new_ids(len(self._ids)), self._ids)
         ids = np.where(self._is_neighbour, np.roll(self._ids, SENSORS), self._ids)

@@ -1,7 +1,7 @@
-"""Measurements a second into a running centre, none lost: batched HTTP, and MQTT through a real mosquitto.
+"""Reports a second into a running centre, over HTTP in batches and over MQTT through mosquitto.
 
-The centre is the real one, with its ledger and its clock at 5 Hz, in a process of its own; so are the broker and the
-clients. Reports are paced for the stated rate first, then sent as fast as they are taken.
+The centre, with its ledger and its clock at 5 Hz, the broker and the clients are processes of their own. Reports are
+first sent at a fixed rate, then as fast as they are accepted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS = 10
 HTTP = {"sensors": 100, "per_second": 50_000, "batch": 2000}
 MQTT = {"sensors": 10, "per_second": 5_000}
 SECRET = b"b" * 32
-# Debian keeps it out of the way of users.
+# Debian installs it in /usr/sbin, which is not on the path of users.
 MOSQUITTO = shutil.which("mosquitto", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 
 
@@ -38,17 +38,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         results = {"http": run(Path(folder), "http")}
         if MOSQUITTO is None:
-            print("mosquitto is not here, so MQTT is not measured: apt-get install mosquitto", file=sys.stderr)
+            print("mosquitto is not installed, so MQTT is not measured: apt-get install mosquitto", file=sys.stderr)
         else:
             results["mqtt"] = run(Path(folder), "mqtt")
     settings = {"streams": len(STREAMS), "interval_s": INTERVAL_S, "seconds": SECONDS, "http": HTTP, "mqtt": MQTT}
-    load = [round(value, 1) for value in os.getloadavg()]  # of everything that the machine did, this too
+    load = [round(value, 1) for value in os.getloadavg()]  # of the whole machine, this benchmark included
     packages = ("fastapi", "uvicorn", "orjson", "paho-mqtt")
     keep("ingest", {"settings": settings, "load": load, **results}, packages=packages)
 
 
 def run(folder: Path, kind: str) -> dict[str, Any]:
-    """Paced and at full speed: what was sent, what came in and in time, and how fast."""
+    """At a fixed rate and at full speed: reports sent, received, lost and in time, and their rate."""
     found = {}
     for pace in ("paced", "full speed"):
         with ExitStack() as stack:
@@ -57,7 +57,7 @@ def run(folder: Path, kind: str) -> dict[str, Any]:
             sender = send_http if mqtt is None else partial(send_mqtt, port=mqtt)
             sent, seconds = sender(address, is_paced=pace == "paced")
             before, total = None, counted()
-            while before != total:  # what is on its way comes in
+            while before != total:  # wait for reports that are on their way
                 time.sleep(2.0)
                 before, total = total, counted()
         found[pace] = {
@@ -72,7 +72,7 @@ def run(folder: Path, kind: str) -> dict[str, Any]:
 
 @contextmanager
 def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], dict[str, int]]]]:
-    """A centre as a process; its address, and afterwards what it counted."""
+    """A centre in a process of its own: its address, and a function that reads what it counted."""
     counts = folder / "counts.json"
     for old in folder.glob("ledger*"):
         old.unlink()
@@ -87,7 +87,7 @@ def centre(folder: Path, mqtt: int | None) -> Iterator[tuple[str, Callable[[], d
 
 
 def run_counting_centre(folder: Path, mqtt: str) -> None:
-    """In the child: `dpfuse serve` with a centre that counts its reports."""
+    """In the child process: `dpfuse serve` with a centre that counts its reports."""
     from benchmarks.live_step import make_design
     from dpfuse.policy.exact import compute_inline
     from dpfuse.wire import serve
@@ -142,7 +142,7 @@ def broker(folder: Path) -> Iterator[int]:
 
 
 def send_http(address: str, *, is_paced: bool) -> tuple[int, float]:
-    """All sensors report each step, in batches; how many reports were sent and acknowledged, in how many seconds."""
+    """Send reports of all sensors at each step, in batches; reports that were acknowledged, and seconds."""
     import httpx
     import orjson
 
@@ -163,7 +163,7 @@ def send_http(address: str, *, is_paced: bool) -> tuple[int, float]:
 
 
 def steps(client: Any, is_paced: bool) -> Iterator[int]:
-    """The centre's step, each once, at the beginning of its window; or again and again, without waiting."""
+    """The current step of the centre: each step once, when it begins; or, if not paced, without waiting."""
     end, last = time.perf_counter() + SECONDS, 0
     while time.perf_counter() < end:
         clock = client.get("/v1/clock").json()
@@ -175,7 +175,7 @@ def steps(client: Any, is_paced: bool) -> Iterator[int]:
 
 
 def make_reports(num_sensors: int) -> list[dict[str, Any]]:
-    """One report a stream and sensor; its step is still to come."""
+    """One report for each stream and sensor, without its step."""
     from dpfuse.wire.tokens import Tokens
 
     tokens = [Tokens(SECRET).issue(sensor) for sensor in range(num_sensors)]
@@ -183,7 +183,7 @@ def make_reports(num_sensors: int) -> list[dict[str, Any]]:
 
 
 def send_mqtt(address: str, *, port: int, is_paced: bool) -> tuple[int, float]:
-    """Each sensor with a connection of its own, a report to every stream each step; sent and acknowledged."""
+    """Send reports over one connection for each sensor, to every stream at each step; reports, and seconds."""
     import httpx
     import orjson
     from paho.mqtt import client as paho

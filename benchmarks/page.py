@@ -1,4 +1,4 @@
-"""The live page in headless Chromium, served by a real centre: how soon it is up, and how it keeps up."""
+"""Time until the live page shows its first release, and time between its updates, in headless Chromium."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from benchmarks.timing import keep, summarise
 
 INTERVAL_S, VISITS, WATCHED_S = 0.2, 10, 20
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync"]
-# When each step was drawn, in ms since the page was asked for.
+# When each step was drawn, in ms since the page was requested.
 WATCH = """() => {
   window.drawn = [];
   new MutationObserver(() => window.drawn.push(performance.now()))
@@ -35,11 +35,11 @@ def main() -> None:
 
     program = shutil.which("chromium")
     if program is None:
-        print("chromium is not here, so there is nothing to measure: apt-get install chromium", file=sys.stderr)
+        print("chromium is not installed, so nothing is measured: apt-get install chromium", file=sys.stderr)
         return
     with centre() as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        visits = [visit(browser, address) for _ in range(VISITS + 1)][1:]  # the first one warms up the disk
+        visits = [visit(browser, address) for _ in range(VISITS + 1)][1:]  # without the first, which fills caches
         gaps = watch(browser, address)
         browser.close()
     moments = ("first_paint", "first_release")
@@ -58,7 +58,7 @@ def main() -> None:
 
 @contextmanager
 def centre() -> Iterator[str]:
-    """A `dpfuse serve` of its own, and its address."""
+    """The address of a `dpfuse serve` in a process of its own."""
     from dpfuse.wire.tokens import new_secret
 
     with tempfile.TemporaryDirectory() as folder:
@@ -79,7 +79,7 @@ def centre() -> Iterator[str]:
 
 
 def visit(browser: Any, address: str) -> dict[str, float]:
-    """A new visitor, with an empty cache: first paint, and first release drawn, in ms since the page was asked for."""
+    """One visit with an empty cache: first paint and first release drawn, in ms since the page was requested."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""Reading US-101: time and memory of the files at hand, and of an export of all sites as large as the published one."""
+"""Time and memory of reading US-101: from Parquet, from text, and from an export of all sites of the published size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfuse.data.recording import SECTION_M
 
 REPEATS = 3
 EXPORT_BYTES = 1_500_000_000
-# The order and spelling of the export of all sites; what is not read has a constant value of the usual width.
+# The columns of the export of all sites. Columns that are not read have a constant value of the usual width.
 FILLED: dict[str, Any] = {
     **{"total_frames": "1,156", "local_x": 39.581, "global_x": 6451149.701, "global_y": 1873296.953, "v_length": 17.5},
     **{"v_width": 7.9, "v_class": 2, "v_acc": -8.82, "preceding": 1042, "following": 1051, "space_headway": 53.21},
@@ -32,7 +32,7 @@ ORDER = (
     "v_acc lane_id o_zone d_zone int_id section_id direction movement preceding following space_headway time_headway "
     "location"
 ).split()
-# Not ru_maxrss: it starts from that of the process which started this one.
+# Not ru_maxrss, which starts from the value of the parent process.
 READ = """
 import json, re, sys, time
 from pathlib import Path
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=os.environ.get("DPFUSE_DATA"), help="folder with us101/*.parquet")
     folder = parser.parse_args().data
     if folder is None:
-        print("benchmarks/reader.py needs --data or DPFUSE_DATA; passed over", file=sys.stderr)
+        print("the reader needs --data or DPFUSE_DATA, so it is not measured", file=sys.stderr)
         return
     files = sorted(Path(folder, "us101").glob("trajectories-*.parquet"))
     with tempfile.TemporaryDirectory() as name:
@@ -103,7 +103,7 @@ def best(runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def write_export(files: list[Path], target: Path) -> int:
-    """A file of the published size: the rows at hand, then rows of another site until it is large enough; the rows."""
+    """Write the rows at hand and then rows of another site up to the published size; the number of rows."""
     num_rows, sites = 0, ["us-101"] * len(files)
     options = csv.WriteOptions(include_header=False, quoting_style="needed")
     with target.open("wb") as sink:
@@ -117,7 +117,7 @@ def write_export(files: list[Path], target: Path) -> int:
 
 
 def write_text(source: Path, target: Path) -> None:
-    """One period as it was published first: blanks, and no header."""
+    """Write one period as it was first published: separated by blanks, without a header."""
     target.parent.mkdir()
     table = _as_text(source, "us-101").select([*ORDER[:14], *ORDER[20:24]])
     csv.write_csv(table, target, csv.WriteOptions(include_header=False, quoting_style="none", delimiter=" "))
@@ -127,7 +127,7 @@ def write_text(source: Path, target: Path) -> None:
 def _as_text(source: Path, site: str) -> Any:
     table = parquet.read_table(source)
     table = table.rename_columns([name.lower() for name in table.column_names])
-    # The export is in no order.
+    # The rows of the export are not sorted.
     table = table.take(np.random.default_rng(0).permutation(len(table)))
     columns = {}
     for name in ORDER:

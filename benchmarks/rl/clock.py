@@ -1,4 +1,4 @@
-"""A clock that stands still while a learner is judged, and the curve that it writes."""
+"""The learning curve of a learner; the clock stops while its error is measured."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Curve:
-    """Errors by the seconds that went into learning: of the wall clock and of the processor."""
+    """Errors over the seconds of learning, by the wall clock and by processor time."""
 
     def __init__(self, path: Path, limit_s: float, judge: Callable[[Any], float]) -> None:
         self._path, self._limit_s, self._judge = path, limit_s, judge
@@ -30,7 +30,7 @@ class Curve:
         return self.seconds()[0] >= self._limit_s
 
     def look(self, learner: Any, num_steps: int) -> None:
-        """Judge the learner, with the clock stopped, and write the curve so far."""
+        """Measure the error with the clock stopped, and write the curve so far."""
         wall, cpu = self.seconds()
         before = self._now()
         error = self._judge(learner)

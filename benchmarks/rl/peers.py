@@ -1,4 +1,4 @@
-"""The other side of the race: Stable-Baselines3 on the vectorised environment."""
+"""Learn with Stable-Baselines3 on the vectorised environment."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def main() -> None:
-    """Learn for a while with one of the settings and write the curve."""
+    """Learn with one of the settings until the time is up, and write the curve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--curve", type=Path, required=True)
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 class Spending(VecEnv):
-    """Gymnasium's vector environment as Stable-Baselines3 wants one."""
+    """Gymnasium's vector environment in the form that Stable-Baselines3 takes."""
 
     def __init__(self, problem: Problem, num_envs: int) -> None:
         self._envs = gymnasium.make_vec(
@@ -120,7 +120,7 @@ class Spending(VecEnv):
 
 
 class Look(BaseCallback):
-    """Judges the policy after every rollout's learning, until the time is up."""
+    """Measures the error after every rollout, until the time is up."""
 
     def __init__(self, curve: Curve) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """Our PPO against Stable-Baselines3 on the spending problem, f and E fixed: `make bench-rl`.
 
-Three settings of the peer are tried for a while, the best one runs for twenty minutes, and ours runs for two minutes
-with each of three seeds. Both are judged by the same error, with the clock stopped. A race that was
-interrupted goes on where it was.
+Three settings of Stable-Baselines3, the peer, are tried for some minutes each, the best one runs for twenty minutes,
+and ours runs for two minutes with each of three seeds. Both are judged by the same error, with the clock stopped. A run
+that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def setting() -> dict[str, Any]:
-    """What was raced on."""
+    """The problem that both learn."""
     return {"data": data_name(), "steps": STEPS, "reporting": REPORTING, "guarantee": GUARANTEE.to_dict()}
 
 
@@ -74,12 +74,12 @@ def lowest(curve: Curve) -> float:
 
 
 def reached(curve: Curve, error: float, clock: str) -> float | None:
-    """When the curve first was at or below the error."""
+    """When the curve was first at or below the error; None if never."""
     return next((point[clock] for point in curve if point["error"] <= error), None)
 
 
 def thin(curve: Curve) -> dict[str, list[float]]:
-    """The curve for the record: every look that was the best so far, and about fifty others."""
+    """The curve to keep: every point that was the best so far, and about fifty others."""
     every, best, kept = -(-len(curve) // 50), math.inf, []
     for number, point in enumerate(curve):
         if point["error"] < best or number % every == 0 or number == len(curve) - 1:
@@ -119,7 +119,7 @@ def compare(error: float, peer: Curve, ours: list[Curve]) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """The learning curves of the record over time, on a logarithmic scale."""
+    """The learning curves over time, on a logarithmic scale."""
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     for number, ours in enumerate(results["ours"]):
@@ -131,7 +131,7 @@ def plot(results: dict[str, Any]) -> None:
     axes.annotate("even spending", (0.01, results["even_spending"]), xycoords=("axes fraction", "data"), va="bottom")
     axes.set(xscale="log", xlabel="time spent learning, compilation included [s]")
     axes.set_ylabel("validation error [(veh/km)$^2$]")
-    axes.legend(frameon=False, loc=(0.5, 0.72), title="best so far (pale: at each look)", alignment="left")
+    axes.legend(frameon=False, loc=(0.5, 0.72), title="best so far (pale: each point)", alignment="left")
     axes.spines[["top", "right"]].set_visible(False)
     path = ROOT / "docs/img/rl-race.png"
     path.parent.mkdir(exist_ok=True)

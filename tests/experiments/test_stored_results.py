@@ -55,6 +55,18 @@ def test_every_baseline_keeps_its_budget_and_adaptive_designs_beat_the_best():
             assert found["over_best_baseline"][name]["ci95"][1] < 1, (system, budget, name)
 
 
+def test_a_classical_design_beats_the_best_baseline_where_the_page_says():
+    systems = read_results("baselines")["systems"]
+    found = [(name, budget, each) for name, system in systems.items() for budget, each in system["budgets"].items()]
+    level = [(name, budget) for name, budget, each in found if each["over_best_baseline"]["classical"]["ci95"][1] >= 1]
+    assert level == [*(("random walk", budget) for budget in ("0.15", "0.5", "1.5")), ("freeway", "0.15")]
+    assert [each["best_baseline"] for *_, each in found].count("two-stage") == 8
+    for name, budget, each in found:
+        settings = {baseline: each["mechanisms"][baseline]["settings"] for baseline in ("output", "local")}
+        assert settings["output"]["noise_factor"] == 0.001, (name, budget)
+        assert (settings["local"]["outside"] == 0.2) == (name != "hidden Markov chain"), (name, budget)
+
+
 def test_learned_designs_come_close_to_the_optimum():
     presets = read_results("optimality")["presets"]
     assert set(presets) == {"slow", "onset", "scarce"}
