@@ -1,4 +1,4 @@
-"""What README and docs show that commands print: found here, checked by tests, renewed by `make transcripts`."""
+"""Find the commands and Python examples of README and docs, run them, write what they print: `make transcripts`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PYTHON = re.compile(r"(?<=^```python\n)(.*?)(?=^```$)", re.S | re.M)
 
 
 class Command(NamedTuple):
-    """A command, and the lines shown below it; a last line of `...` stands for all that follow."""
+    """A command and the lines that the page shows below it; a last line of `...` stands for the rest."""
 
     line: str
     shown: list[str]
@@ -44,23 +44,23 @@ def commands_in(text: str) -> list[Command]:
 
 
 def program_in(text: str) -> str:
-    """The Python of the text from top to bottom, without what is quoted from the example."""
+    """The Python of the text from top to bottom, without what is copied from the example file."""
     return "\n".join(code for code in _PYTHON.findall(text) if not is_quoted(code))
 
 
 def is_quoted(code: str) -> bool:
-    """Whether the code stands in the example."""
+    """Whether the code is a part of the example file."""
     source = EXAMPLE.read_text()
     return code in source or textwrap.indent(code, "    ") in source
 
 
 def output_in(text: str) -> list[str]:
-    """What the text says that its Python prints."""
+    """The output that the text shows for its Python."""
     return "".join(_OUTPUT.findall(text)).splitlines()
 
 
 def run_command(line: str, folder: Path) -> list[str]:
-    """What the command prints when it runs in the folder."""
+    """The lines that the command prints, run in the folder."""
     program, *arguments = line.split()
     if program == "python":
         return run_python(str(ROOT / arguments[0]), *arguments[1:], folder=folder)
@@ -72,7 +72,7 @@ def run_command(line: str, folder: Path) -> list[str]:
 
 
 def run_python(*arguments: str, folder: Path, is_brief: bool = False) -> list[str]:
-    """What Python prints, in a process of its own; a brief one is compiled in less time and runs in more."""
+    """The lines that Python prints, in a process of its own; if `is_brief`, compiled without optimisation."""
     flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if is_brief else {}
     command = [sys.executable, "-W", "error", *arguments]
     done = subprocess.run(command, cwd=folder, env=os.environ | flags, capture_output=True, text=True)
@@ -81,7 +81,7 @@ def run_python(*arguments: str, folder: Path, is_brief: bool = False) -> list[st
 
 
 def renew(text: str, folder: Path) -> str:
-    """The text with everything shown as it is printed now; what is cut short stays as long as it was."""
+    """The text with every shown output replaced by the current one; output that is cut short stays as long."""
 
     def renew_console(block: re.Match[str]) -> str:
         lines = []
@@ -101,7 +101,7 @@ def renew(text: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Write every page anew; takes some minutes, as designs are trained."""
+    """Renew every page; this takes some minutes, because designs are trained."""
     for page in PAGES:
         print(page.relative_to(ROOT), file=sys.stderr)
         with tempfile.TemporaryDirectory() as folder:

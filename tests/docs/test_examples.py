@@ -1,4 +1,4 @@
-"""README and docs are true: their Python runs, their transcripts are what the commands print, and their names exist."""
+"""README and docs are true: examples run, transcripts show what commands print, and links, tests and papers exist."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ ABOUT = 0.25
 LONG = {"environment.md", "optimal.md"}
 
 pages = pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
+TEXTS = [*transcripts.PAGES, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("experiments/*/README.md"))]
+texts = pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 
 
 def agree(shown: list[str], printed: list[str], tolerance: float | None) -> bool:
@@ -41,7 +43,7 @@ def agree(shown: list[str], printed: list[str], tolerance: float | None) -> bool
         if page.name != "README.md"
     ],
 )
-def test_python_runs_and_prints_what_is_shown_but_for_the_numbers(page, tmp_path):
+def test_python_examples_run_and_print_the_words_that_are_shown(page, tmp_path):
     """README's runs in full below."""
     text = re.sub(r"num_updates=\d+", "num_updates=1", page.read_text())
     if program := transcripts.program_in(text):
@@ -50,14 +52,14 @@ def test_python_runs_and_prints_what_is_shown_but_for_the_numbers(page, tmp_path
 
 
 @pages
-def test_account_prints_what_is_shown(page, tmp_path):
+def test_account_prints_exactly_what_is_shown(page, tmp_path):
     for command in transcripts.commands_in(page.read_text()):
         if command.line.startswith("dpfuse account"):
             assert agree(command.shown, transcripts.run_command(command.line, tmp_path), tolerance=0.0)
 
 
 @pytest.mark.slow
-def test_readme_prints_the_numbers_that_are_shown(tmp_path):
+def test_the_example_of_readme_prints_about_the_numbers_that_are_shown(tmp_path):
     text = README.read_text()
     printed = transcripts.run_python("-c", transcripts.program_in(text), folder=tmp_path)
     assert agree(transcripts.output_in(text), printed, ABOUT)
@@ -65,14 +67,14 @@ def test_readme_prints_the_numbers_that_are_shown(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [README, OWN_SYSTEM], ids=lambda page: page.name)
-def test_commands_print_the_numbers_that_are_shown(page, tmp_path):
+def test_commands_print_about_the_numbers_that_are_shown(page, tmp_path):
     for command in transcripts.commands_in(page.read_text()):
         if command.shown:
             assert agree(command.shown, transcripts.run_command(command.line, tmp_path), ABOUT)
 
 
-@pages
-def test_links_lead_somewhere(page):
+@texts
+def test_every_link_leads_to_a_file_and_a_heading(page):
     targets = [t.split("#") for t in re.findall(r"\]\(([^)]+)\)", page.read_text()) if "://" not in t]
     files = [(page.parent / file if file else page, *part) for file, *part in targets]
     assert [file for file, *part in files if not file.exists() or not set(part) <= headings(file)] == []
@@ -84,9 +86,9 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
-@pages
-def test_tests_named_exist(page):
-    named = re.findall(r"`((?:\w+/)?test_\w+\.py)(?:::([\w:]+))?`", page.read_text())
+@texts
+def test_every_test_that_is_named_exists(page):
+    named = re.findall(r"`(?:tests/)?((?:\w+/)?test_\w+\.py)(?:::([\w:]+))?`", page.read_text())
     assert [(file, name) for file, name in named if not is_test(ROOT / "tests" / file, name.split("::"))] == []
 
 
@@ -103,24 +105,24 @@ def is_test(file: Path, names: list[str]) -> bool:
     return True
 
 
-def test_papers_cited_are_in_the_bibliography():
+def test_every_cited_paper_is_in_the_bibliography():
     known = set(re.findall(r"^@\w+\{(\w+),", (ROOT / "docs/refs.bib").read_text(), re.M))
-    cited = {key for page in transcripts.PAGES for key in re.findall(r"`([a-z]+\d{4}[a-z]+)`", page.read_text())}
+    cited = {key for page in TEXTS for key in re.findall(r"`([a-z]+\d{4}[a-z]+)`", page.read_text())}
     assert cited and cited <= known
 
 
-def test_make_lists_every_target():
+def test_make_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
     assert targets - {"help"} == set(re.findall(r'@echo "make ([\w-]+) ', makefile))
 
 
-def test_the_checks_notice_what_is_wrong():
+def test_these_checks_find_planted_mistakes():
     assert agree(["error 10", "..."], ["error 11", "more"], tolerance=0.1)
     assert not agree(["error 10", "..."], ["error 12", "more"], tolerance=0.1)
     assert not agree(["error 10"], ["errors 10"], tolerance=None)
     assert not agree(["error 10"], ["error 10", "more"], tolerance=None)
-    assert is_test(Path(__file__), ["test_the_checks_notice_what_is_wrong"])
+    assert is_test(Path(__file__), ["test_these_checks_find_planted_mistakes"])
     assert not is_test(Path(__file__), ["test_that_is_not_there"])
     assert transcripts.is_quoted("carry = step.init()\n")
     assert not transcripts.is_quoted("import nothing\n")
