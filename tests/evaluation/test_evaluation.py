@@ -1,4 +1,4 @@
-"""Evaluation: intervals that hold what they promise, spending in integers, reports for people and programs."""
+"""Evaluation: coverage of intervals, spending in integers, reports as text and JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import dpfuse
-from dpfuse.evaluation import figures, to_text
+from dpfuse.evaluation import bootstrap, figures, to_text
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.evaluation.spending import exact_spending
@@ -29,7 +29,7 @@ def recordings(num_states=1, seed=0, **options):
 
 @pytest.fixture(scope="module")
 def reports(designs):
-    """Of two designs on the same windows."""
+    """Reports on two designs, on the same windows."""
     kinds = {"classical": ("total", "remove-one", "ball"), "individual": ("individual", "remove-one", "ball")}
     return {name: dpfuse.evaluate(designs[kind], recordings(), num_draws=2) for name, kind in kinds.items()}
 
@@ -40,13 +40,14 @@ class TestIntervals:
     NUM_RUNS, NUM_STEPS, LENGTH, STRIDE, NUM_TRIALS, CORRELATION = 4, 600, 10, 5, 200, 0.9
 
     @pytest.fixture
-    def windows(self):
+    def windows(self, monkeypatch):
+        monkeypatch.setattr(bootstrap, "_NUM_RESAMPLES", 500)  # enough for a quantile of 2.5%
         shape = self.NUM_RUNS, self.NUM_STEPS
         data = Trajectories(state=np.zeros((*shape, 1)), measurements=np.zeros((*shape, 1, 1)))
         return data.windows(self.LENGTH, self.STRIDE)
 
     def window_means(self, windows, rng):
-        """Of a stationary series with mean 1, shape (windows,)."""
+        """Window means of a stationary series with mean 1, shape (windows,)."""
         steps = rng.normal(size=(self.NUM_RUNS, self.NUM_STEPS))
         steps[:, 1:] *= math.sqrt(1 - self.CORRELATION**2)
         for k in range(1, self.NUM_STEPS):
@@ -54,7 +55,7 @@ class TestIntervals:
         return np.array([1 + steps[run, start : start + self.LENGTH].mean() for run, start in windows.origins])
 
     def coverage(self, windows, blocks, num_trials):
-        """How often the 95% interval for the mean holds the true one."""
+        """How often the 95% interval contains the true mean."""
         rng, hits = np.random.default_rng(0), 0
         for _ in range(num_trials):
             values = self.window_means(windows, rng)[:, None]
@@ -62,19 +63,19 @@ class TestIntervals:
             hits += low <= 1 <= high
         return hits / num_trials
 
-    def test_cover_the_truth_as_often_as_they_say(self, windows):
-        """Within 3% for the finite number of blocks, and 4.9 standard deviations of a count, a false alarm in 10^6."""
+    def test_95_percent_intervals_cover_the_mean_95_percent_of_the_time(self, windows):
+        """Tolerance: 3% for the finite number of blocks, and 4.9 standard deviations of a count (false alarm 1e-6)."""
         allowed = 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
         blocks = blocks_of(windows, 6 * self.LENGTH)
         assert blocks.max() + 1 == self.NUM_RUNS * self.NUM_STEPS / (6 * self.LENGTH)
         assert abs(self.coverage(windows, blocks, self.NUM_TRIALS) - 0.95) < allowed
 
-    def test_are_too_narrow_if_windows_count_as_independent(self, windows):
-        """Negative control: the test above would see it."""
+    def test_intervals_from_single_windows_are_too_narrow(self, windows):
+        """Negative control: the test above would fail."""
         assert self.coverage(windows, np.arange(windows.num_runs), num_trials=50) < 0.7
 
-    def test_paired_designs_without_a_difference_are_told_apart_one_time_in_twenty(self, windows):
-        """Each has its own noise on top of what both share; false alarms as above."""
+    def test_equal_designs_differ_significantly_one_time_in_twenty(self, windows):
+        """Both designs share a part of their errors, and each adds noise of its own; tolerance as above."""
         rng, blocks, alarms = np.random.default_rng(1), blocks_of(windows, 6 * self.LENGTH), 0
         for _ in range(self.NUM_TRIALS):
             shared = 5 + 3 * self.window_means(windows, rng)
@@ -83,24 +84,24 @@ class TestIntervals:
             alarms += not low <= 1 <= high
         assert abs(alarms / self.NUM_TRIALS - 0.05) < 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
 
-    def test_blocks_are_stretches_of_one_recording(self):
+    def test_a_block_is_an_interval_of_one_recording(self):
         windows = Trajectories(state=np.zeros((2, 40, 1)), measurements=np.zeros((2, 40, 1, 1))).windows(5, 5)
         assert blocks_of(windows, 20).tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
         independent = Trajectories(state=np.zeros((6, 5, 1)), measurements=np.zeros((6, 5, 1, 1)))
         assert blocks_of(independent, 20).tolist() == list(range(6))
 
-    def test_a_few_blocks_are_no_evidence(self):
+    def test_too_few_blocks_give_no_interval(self):
         values, blocks = np.random.default_rng(0).normal(size=(40, 1)), np.arange(40) // 5
         assert block_interval(values, blocks, lambda means: means[:, 0]).shape == (2,)
         assert block_interval(values[:35], blocks[:35], lambda means: means[:, 0]) is None
 
 
 class TestComparisons:
-    def test_a_design_against_itself_is_exactly_equal(self, reports):
+    def test_a_design_compared_with_itself_has_ratio_one(self, reports):
         comparison = dpfuse.compare(reports["classical"], reports["classical"])
         assert comparison == (1.0, (1.0, 1.0), 0.0, (0.0, 0.0))
 
-    def test_half_the_error_is_half_the_error(self, reports):
+    def test_half_the_error_gives_ratio_one_half(self, reports):
         report = reports["classical"]
         better = replace(report, mse=report.mse / 2, window_errors=report.window_errors / 2)
         comparison = dpfuse.compare(better, report)
@@ -108,7 +109,7 @@ class TestComparisons:
         assert comparison.ci95 == pytest.approx((0.5, 0.5))
         assert comparison.difference_ci95[0] < comparison.difference < comparison.difference_ci95[1] < 0
 
-    def test_other_windows_are_refused(self, reports):
+    def test_reports_on_other_windows_are_not_compared(self, reports):
         report = reports["classical"]
         other = replace(report, origins=[window._replace(start=window.start + 1) for window in report.origins])
         with pytest.raises(ValueError, match="must come from the same windows; evaluate both on the same test data"):
@@ -118,7 +119,7 @@ class TestComparisons:
 class TestSpending:
     @pytest.mark.parametrize("departure", [0.0, 100.0])
     @pytest.mark.parametrize("case", [("total", "replace-one", "box"), ("individual", "replace-one", "ball")])
-    def test_is_what_python_integers_say(self, designs, case, departure):
+    def test_spending_agrees_with_python_integers(self, designs, case, departure):
         design = designs[case]
         design = replace(design, policy=departing(design.policy, departure))
         [batch] = simulate_windows(design, recordings().windows(HORIZON, 7), num_draws=1, seed=0)
@@ -142,7 +143,7 @@ class TestSpending:
         np.testing.assert_allclose(found.per_step, design.guarantee.order * per_step / (2 * grid**2), rtol=1e-9)
         assert found.largest <= 2 * design.guarantee.budget / design.guarantee.order * grid**2
 
-    def test_reports_show_the_largest_against_the_budget(self, reports):
+    def test_reports_show_the_largest_spending_and_the_budget(self, reports):
         for report in reports.values():
             assert report.within_budget
             assert 0 < report.budget_spent_max <= report.guarantee.budget
@@ -150,8 +151,8 @@ class TestSpending:
         # With one account for the stream what is spent at each step adds up to the budget.
         assert reports["classical"].budget_per_step.sum() == pytest.approx(1.5, rel=1e-3)
 
-    def test_a_design_that_overspends_is_caught(self, monkeypatch):
-        """Negative control: the float bookkeeping believes in twice the budget that was promised."""
+    def test_a_design_that_overspends_is_reported(self, monkeypatch):
+        """Negative control: the float accounts use twice the budget of the guarantee."""
         monkeypatch.setattr(step, "usable_budget", lambda policy: 2 * policy.constants.squared_radius)
         report = dpfuse.evaluate(make_design(horizon=5), recordings(), num_draws=1)
         assert not report.within_budget
@@ -161,11 +162,11 @@ class TestSpending:
 class TestErrors:
     @pytest.fixture
     def idle(self):
-        """An estimator that always says 1 plus or minus 2 softplus(0), as the training data had it."""
+        """A design whose estimator returns the mean and deviation of the training data."""
         design = make_design(num_states=2)
         return replace(design, policy=with_networks(design.policy, lambda leaf, rng: 0 * leaf))
 
-    def test_an_estimator_that_does_nothing_has_the_error_of_the_prior(self, idle):
+    def test_a_constant_estimator_has_the_error_of_the_prior(self, idle):
         data = recordings(num_states=2)
         report = dpfuse.evaluate(idle, data, num_draws=1)
         windows = data.windows(HORIZON, 1)
@@ -194,8 +195,8 @@ class TestErrors:
         assert report.blocks.tolist() == [block for block in range(10) for _ in range(3)]
         assert [window.start for window in report.origins] == [0, 7, 14] * 10
 
-    def test_a_batch_more_or_less_changes_nothing(self, designs):
-        """More windows than one batch takes, and a last batch that is not full."""
+    def test_windows_of_several_batches_are_all_evaluated(self, designs):
+        """More windows than one batch holds, and a last batch that is not full."""
         design, data = designs["total", "remove-one", "ball"], recordings()
         whole = dpfuse.evaluate(design, data, stride=1, num_draws=1)
         assert whole.window_errors.shape == (150,)
@@ -203,19 +204,19 @@ class TestErrors:
         assert whole.mse == pytest.approx(whole.window_errors.mean())
         assert whole.mse_per_step.mean() == pytest.approx(whole.mse, rel=1e-6)
 
-    def test_learning_shows(self, trained, walks):
+    def test_a_trained_design_is_better_than_the_prior(self, trained, walks):
         report = dpfuse.evaluate(trained, walks[2])
         assert report.mse < 0.4 * report.prior_mse
         assert 0.8 < report.coverage < 1
         assert report.within_budget
         assert dpfuse.evaluate(trained, walks[1]).mse == pytest.approx(trained.training["validation_mse"], rel=0.2)
 
-    def test_a_single_run_has_an_error_and_no_interval(self, designs):
+    def test_a_single_run_has_an_error_but_no_interval(self, designs):
         report = dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings().runs([0]))
         assert report.ci95 is None and report.ci95_per_step is None and report.mse > 0
         assert dpfuse.compare(report, report) == (1.0, None, 0.0, None)
 
-    def test_the_floor_spends_nothing(self):
+    def test_the_non_private_floor_spends_nothing(self):
         floor = make_design(features="unbounded", spending="constant")
         report = dpfuse.evaluate(floor, recordings(), num_draws=1)
         assert (report.guarantee, report.budget_per_step, report.budget_spent_max) == (None, None, None)
@@ -223,7 +224,7 @@ class TestErrors:
         assert report.statement == NO_GUARANTEE
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_nobody_there_is_still_an_evaluation(self, designs, accounting):
+    def test_data_without_sensors_can_be_evaluated(self, designs, accounting):
         data = recordings()
         empty = replace(data, present=np.zeros_like(data.present))
         report = dpfuse.evaluate(designs[accounting, "remove-one", "ball"], empty, num_draws=1)
@@ -245,18 +246,18 @@ class TestErrors:
             ({"delta": 2.0}, "delta must be in"),
         ],
     )
-    def test_misuse_is_refused(self, designs, options, message):
+    def test_wrong_options_are_refused(self, designs, options, message):
         with pytest.raises(ValueError, match=message):
             dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(), **options)
 
     @pytest.mark.parametrize("changes", [{"num_states": 2}, {"num_channels": 1}, {"num_channels": 3}])
-    def test_data_of_another_kind_is_refused(self, designs, changes):
+    def test_data_with_other_states_or_channels_are_refused(self, designs, changes):
         with pytest.raises(ValueError, match="channels|states"):
             dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings(**changes))
 
 
 class TestReports:
-    def test_json_takes_a_report(self, reports):
+    def test_a_report_can_be_written_as_json(self, reports):
         for report in reports.values():
             answer = json.loads(json.dumps(report.to_dict(), allow_nan=False))
             assert answer["mse"] == report.mse
@@ -282,7 +283,7 @@ class TestReports:
             expected = state_guarantee(make_guarantee(accounting), horizon=HORIZON, dimension=2).to_text()
             assert reports[name].statement == expected
 
-    def test_figures_are_pictures(self, designs, reports, tmp_path):
+    def test_figures_are_written_as_png(self, designs, reports, tmp_path):
         chosen = {"classical": designs["total", "remove-one", "ball"], "box": designs["total", "replace-one", "box"]}
         paths = figures.save_figures(
             {

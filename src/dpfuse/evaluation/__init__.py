@@ -1,4 +1,4 @@
-"""How good a design is, with intervals, and what it spent."""
+"""Errors of a design with confidence intervals, and the budget that it spent."""
 
 from dpfuse.evaluation.report import Comparison, Report, compare, evaluate
 from dpfuse.evaluation.text import to_text

@@ -1,4 +1,4 @@
-"""Intervals of confidence for means over windows that overlap or follow each other in time."""
+"""Confidence intervals for means over dependent windows, by block bootstrap."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from dpfuse.types import Trajectories
 _NUM_RESAMPLES = 4000
 
 MIN_BLOCKS = 8
-"""With fewer blocks a percentile interval is far too narrow."""
+"""A percentile interval from fewer blocks is much too narrow."""
 
 
 def blocks_of(data: Trajectories, block_steps: int) -> Integers:
-    """The number of the block that each run belongs to, shape (N,).
+    """The block number of each run, shape (N,).
 
-    Runs of one recording that start within the same stretch of `block_steps` are one block: near ones share vehicles
-    and traffic, so whole blocks are drawn, never single runs. Runs of different recordings are independent.
+    Runs of one recording that start in the same interval of `block_steps` steps are one block, as neighbouring runs are
+    dependent. Runs of different recordings are independent.
     """
     labels = [(origin.recording, origin.start // block_steps) for origin in data.origins]
     return np.unique(labels, axis=0, return_inverse=True)[1].ravel()
@@ -33,15 +33,14 @@ def block_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Floats | None:
-    """A percentile interval for a function of means, by drawing blocks with replacement.
+    """The percentile interval of a function of means, shape (2, ...); None with fewer than `MIN_BLOCKS` blocks.
+
+    Whole blocks are drawn with replacement.
 
     Args:
-        values: one row a window, shape (N, columns).
-        blocks: the block of each window.
-        statistic: of the resampled column means, shape (resamples, columns), to (resamples, ...).
-
-    Returns:
-        Low and high end, shape (2, ...); None where there are too few blocks to speak of an interval.
+        values: one row for each window, shape (N, columns).
+        blocks: the block of each window, shape (N,).
+        statistic: a function of the resampled column means, from shape (resamples, columns) to (resamples, ...).
     """
     num_blocks = int(blocks.max()) + 1
     if num_blocks < MIN_BLOCKS:
@@ -49,7 +48,7 @@ def block_interval(
     sums = np.zeros((num_blocks, values.shape[1]))
     np.add.at(sums, blocks, values)
     sizes = np.bincount(blocks, minlength=num_blocks)
-    # How often each block is drawn, in every resample.
+    # How often each block is drawn in each resample.
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(num_blocks, np.full(num_blocks, 1 / num_blocks), size=_NUM_RESAMPLES)
     means = (counts @ sums) / (counts @ sizes)[:, None]

@@ -1,4 +1,4 @@
-"""Figures for people: what was hidden, what was estimated, what was spent, and where the error is."""
+"""Figures of recordings, estimates, spending and errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpfuse._stats import Z95
 from dpfuse.evaluation.report import Report
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.policy.design import Design
@@ -23,7 +24,7 @@ _COLOURS = ("#E69F00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
 
 
 def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str]) -> list[Path]:
-    """Write each figure as a PNG into the folder; the paths."""
+    """The paths of the figures, each written into the folder as a PNG."""
     Path(folder).mkdir(parents=True, exist_ok=True)
     paths = []
     for name, figure in figures.items():
@@ -33,7 +34,7 @@ def save_figures(figures: Mapping[str, Figure], folder: str | os.PathLike[str]) 
 
 
 def plot_recording(data: Trajectories, *, run: int = 0, state_name: str = "state", duration_s: float = 900.0) -> Figure:
-    """The state over time and, below, every sensor's first channel, coloured by its second: a space-time diagram."""
+    """The state over time, and below it the first channel of every sensor, coloured by its second channel."""
     figure, (above, below) = _subplots(2, height=6.5, sharex=True)
     shown = min(data.num_steps, round(duration_s / data.interval_s))
     minutes = np.arange(shown) * data.interval_s / 60
@@ -52,7 +53,7 @@ def plot_recording(data: Trajectories, *, run: int = 0, state_name: str = "state
 def plot_estimates(
     designs: Mapping[str, Design], data: Trajectories, *, state_name: str = "state", duration_s: float = 240.0
 ) -> Figure:
-    """True and estimated state, horizon after horizon, each starting afresh, with the estimator's 95% band."""
+    """True and estimated state with the estimator's 95% band, in windows of one horizon that follow each other."""
     first = next(iter(designs.values()))
     length = first.structure.horizon or data.num_steps
     count = max(1, min(data.num_steps // length, round(duration_s / (length * data.interval_s))))
@@ -64,22 +65,22 @@ def plot_estimates(
         mean, std = (np.concatenate([_in_order(getattr(b.result, part)) for b in batches]) for part in ("mean", "std"))
         axis.plot(seconds, windows.state[..., 0].ravel(), color="black", linewidth=1.2, label="true")
         axis.plot(seconds, mean, color=colour, linewidth=1.2, label=name)
-        axis.fill_between(seconds, mean - 1.96 * std, mean + 1.96 * std, color=colour, alpha=0.2, linewidth=0)
+        axis.fill_between(seconds, mean - Z95 * std, mean + Z95 * std, color=colour, alpha=0.2, linewidth=0)
         for start in range(1, count):
             axis.axvline(start * length * data.interval_s, color="0.85", linewidth=0.8, zorder=0)
         axis.legend(loc="upper right", ncols=2, frameon=False)
         axis.set_ylabel(state_name)
-    axes[-1].set_xlabel("time [s]; a grey line is a new horizon")
+    axes[-1].set_xlabel("time [s]; grey lines: a new window starts")
     return figure
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:
-    """The first coordinate, window after window, from (K, windows, n_x)."""
+    """The first coordinate of all windows in order, shape (windows * K,), from shape (K, windows, n_x)."""
     return np.asarray(values)[..., 0].T.ravel()
 
 
 def plot_budget(reports: Mapping[str, Report]) -> Figure:
-    """Rényi loss of each step."""
+    """The Rényi loss of each step."""
     figure, (axis,) = _subplots(1, height=3.6)
     for (name, report), colour in zip(reports.items(), _COLOURS, strict=False):
         if report.budget_per_step is not None:
@@ -91,7 +92,7 @@ def plot_budget(reports: Mapping[str, Report]) -> Figure:
 
 
 def plot_error(reports: Mapping[str, Report]) -> Figure:
-    """Squared error of each step, with its 95% interval."""
+    """The squared error of each step, with its 95% interval."""
     figure, (axis,) = _subplots(1, height=3.6)
     for (name, report), colour in zip(reports.items(), _COLOURS, strict=False):
         seconds = report.interval_s * np.arange(1, len(report.mse_per_step) + 1)
@@ -104,7 +105,7 @@ def plot_error(reports: Mapping[str, Report]) -> Figure:
 
 
 def _subplots(rows: int, height: float, **options: Any) -> tuple[Figure, Sequence[Axes]]:
-    # Not pyplot: it keeps every figure alive and may want a screen.
+    # pyplot would keep every figure in memory and may need a display.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, height), layout="constrained")

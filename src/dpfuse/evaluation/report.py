@@ -1,4 +1,4 @@
-"""How good a design is on data it has not seen, and what it spent."""
+"""The report on a design: its errors on test data with confidence intervals, and the budget that it spent."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from dpfuse.privacy.conversion import Conversion, epsilons
 from dpfuse.privacy.statement import NO_GUARANTEE, state_guarantee
 from dpfuse.types import Guarantee, Origin, Trajectories
 
-# The shortest stretch of time that counts as one piece of evidence: a stop-and-go wave lasts two to three minutes.
+# The shortest block of the bootstrap: a stop-and-go wave lasts two to three minutes, so shorter blocks are dependent.
 _BLOCK_S = 180.0
 
 
 @dataclass(frozen=True, eq=False)
 class Report:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
         mse: squared error of the estimate, averaged over steps, windows and coordinates of the state.
-        ci95: its 95% interval, by block bootstrap over time; None where the test data is too short for one.
-        mse_per_step: shape (K,); `ci95_per_step`: shape (2, K), likewise.
-        coverage: how often the truth was within the estimator's own 95% interval.
-        prior_mse: error of the best constant, the state's mean in training.
-        budget_per_step: Rényi loss of each step, shape (K,), see `Spending`; None without a guarantee, or where the
-            loss is that of the releases together.
-        budget_spent_max: the most that any window (total) or sensor (individual) spent, exactly accounted.
-        within_budget: whether that is at most the budget, decided in integers.
+        ci95: the 95% interval of `mse`, by block bootstrap over time; None if the test data is too short for one.
+        mse_per_step: shape (K,); `ci95_per_step`: shape (2, K), as `ci95`.
+        coverage: the share of steps at which the estimator's 95% interval contains the state.
+        prior_mse: error of a constant estimate, the mean of the state in training.
+        budget_per_step: Rényi loss of each step, shape (K,), see `SpendingSummary`; None without a guarantee, and for
+            a baseline whose loss is known for all releases together only.
+        budget_spent_max: the largest spending of a window (total) or of a sensor (individual), from exact accounts.
+        within_budget: whether `budget_spent_max` is at most the budget, decided in integers.
         epsilon: the guarantee as (epsilon, delta), by the conversions of `dpfuse.privacy.epsilons`.
         statement: the guarantee in words.
-        window_errors: squared error of each window; `origins`: where each was cut from; `blocks`: which of them are
-            one piece of evidence.
+        window_errors: squared error of each window; `origins`: where each was cut from; `blocks`: the bootstrap block
+            of each.
 
-    A report on private recordings is itself private: errors, coverage and individual spending depend on them.
+    A report on private recordings is private: its errors, coverage and individual spending depend on them.
     """
 
     mse: float
@@ -66,7 +66,7 @@ class Report:
     origins: Sequence[Origin] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the single windows, as JSON takes it."""
+        """All fields but those of single windows, as JSON takes them."""
         return {
             "mse": self.mse,
             "ci95": self.ci95,
@@ -86,12 +86,12 @@ class Report:
 
 
 class Comparison(NamedTuple):
-    """One design against another on the same windows: ratio of errors below 1 is better.
+    """The errors of one design against those of a reference on the same windows; a ratio below 1 is better.
 
     Attributes:
-        ratio: error of the first over error of the second; `ci95`: its paired 95% interval, None where the test data
+        ratio: error of the design over error of the reference; `ci95`: its paired 95% interval, None if the test data
             is too short for one.
-        difference: of the errors; `difference_ci95`: likewise.
+        difference: error of the design minus error of the reference; `difference_ci95`: as `ci95`.
     """
 
     ratio: float
@@ -110,14 +110,14 @@ def evaluate(
     delta: float = 1e-5,
     seed: int = 0,
 ) -> Report:
-    """Run the design over windows of the test recordings.
+    """The report on a design that runs over windows of the test recordings.
 
     Args:
         num_steps: steps of a window; by default the horizon, and whole runs for a stationary design.
         stride: steps between the starts of windows, by default a quarter of a window.
-        num_draws: how often each window is run with fresh noise.
-        delta: for the (epsilon, delta) statement.
-        seed: of the simulated noise; equal seeds pair the noise of two designs too.
+        num_draws: runs of each window, each with fresh noise.
+        delta: of the (epsilon, delta) statement.
+        seed: of the simulated noise; designs that are evaluated with equal seeds get equal noise.
     """
     expected, given = _widths(design), (test.state.shape[-1], test.measurements.shape[-1])
     if given != expected:
@@ -163,7 +163,7 @@ def summarise(
     guarantee: Guarantee | None,
     delta: float,
 ) -> Report:
-    """A report on squared errors of shape (windows, K), without what was spent."""
+    """The report on squared errors of shape (windows, K), without the fields on spending."""
     blocks = blocks_of(windows, max(2 * windows.num_steps, round(_BLOCK_S / windows.interval_s)))
     return Report(
         mse=float(errors.mean()),
@@ -186,9 +186,9 @@ def _widths(design: Design) -> tuple[int, int]:
 
 
 def compare(report: Report, reference: Report) -> Comparison:
-    """The report's errors against the reference's, paired window by window."""
+    """The errors of a report against those of a reference, paired by window."""
     if tuple(report.origins) != tuple(reference.origins) or len(report.blocks) != len(reference.blocks):
-        raise ValueError("the two reports must come from the same windows; evaluate both on the same test data")
+        raise ValueError("report and reference must come from the same windows; evaluate both on the same test data")
     pairs = np.stack([report.window_errors, reference.window_errors], axis=1)
     return Comparison(
         ratio=report.mse / reference.mse,

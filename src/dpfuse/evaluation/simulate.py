@@ -1,4 +1,4 @@
-"""A design over many windows, a batch at a time."""
+"""Rollouts of a design over many windows, in batches."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROW_STEP = 256
 
 
 class Batch(NamedTuple):
-    """Some windows, their numbers, and what the design did in them."""
+    """Some windows, their numbers in the data, and the rollout of the design over them."""
 
     numbers: Integers
     windows: PackedWindows
@@ -29,10 +29,10 @@ class Batch(NamedTuple):
 
 
 def simulate_windows(design: Design, data: Trajectories, *, num_draws: int, seed: int) -> Iterator[Batch]:
-    """Algorithm 1 over every run of `data`, each `num_draws` times with fresh simulated noise."""
+    """Rollouts (Algorithm 1) over every run of `data`, each `num_draws` times with fresh simulated noise."""
     size = min(_BATCH, data.num_runs)
     for first in range(0, data.num_runs, size):
-        # The last batch is filled up with its last window, so that one compiled shape serves all.
+        # The last batch is padded with its last window, so that all batches have one compiled shape.
         numbers = np.minimum(np.arange(first, first + size), data.num_runs - 1)
         windows = cut(data, numbers, np.zeros_like(numbers), data.num_steps)
         windows = pad_rows(windows, -(-len(windows.window) // _ROW_STEP) * _ROW_STEP)

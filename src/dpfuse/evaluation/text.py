@@ -1,4 +1,4 @@
-"""Reports as a table."""
+"""Reports as a Markdown table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def to_text(
     """A Markdown table with a row for each design.
 
     Args:
-        reports: by the design's name.
-        comparisons: with the `reference` design, by the design's name.
+        reports: by name of the design.
+        comparisons: with the design named `reference`, by name of the design.
     """
     comparisons = comparisons or {}
     heads = ["design", "squared error", "95% interval", "coverage", "most spent", "budget"]
