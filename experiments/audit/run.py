@@ -119,7 +119,7 @@ def plot_one_driver(sweep: list[dict[str, Any]]) -> Figure:
         place = row["budget"], 100 * row["chance_claimed"]
         axis.annotate(text, place, xytext=(9, -24), textcoords="offset points", fontsize=8, color="0.25")
     axis.axhline(50, color="0.6", linewidth=0.8, linestyle="--")
-    axis.text(9.5, 50.8, "a coin", ha="right", fontsize=8, color="0.4")
+    axis.text(9.5, 50.8, "a coin toss", ha="right", fontsize=8, color="0.4")
     axis.set(
         xlabel="Rényi budget at order 2: everything ever published about one driver",
         ylabel="right guesses in 100",

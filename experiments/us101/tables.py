@@ -49,7 +49,7 @@ def split(results: dict[str, Any]) -> str:
 
 
 def _without_noise(results: dict[str, Any]) -> str:
-    return f"\nWithout noise and bounds the error is {results['floor']['mse']:.0f}."
+    return f"\nWithout noise and bounds the error is {results['floor']['mse']:.0f} (the floor)."
 
 
 def folds(results: dict[str, Any]) -> str:
