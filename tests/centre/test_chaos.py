@@ -1,4 +1,4 @@
-"""A whole centre under load, killed and cheated: what was published stays true, and nothing more is released."""
+"""A whole centre that is killed, runs out of disk, or finds a changed ledger: no release is lost or drawn twice."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpfuse.ledger import public_rows, verify
-from support.live_centre import INTERVAL_S, Sensors, Site, Subscriber, check_told, largest_share
+from support.live_centre import INTERVAL_S, Sensors, Site, Subscriber, check_received, largest_share
 from support.parts import mounted
 from support.postgres_server import Server
 from support.wire import PATIENCE_S, wait_for
@@ -42,7 +42,7 @@ def make_site(tmp_path, request):
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_twenty_kills_of_a_centre_lose_and_change_no_release(make_site, kind):
-    """Most of them while it serves, some while it starts; sensors and subscriber are there all the time."""
+    """Most of them while it serves, some while it starts; sensors and subscriber run all the time."""
     site, rng = make_site(kind), np.random.default_rng(3)
     with Sensors(site) as sensors, Subscriber(site) as subscriber:
         for kill in range(20):
@@ -54,31 +54,33 @@ def test_twenty_kills_of_a_centre_lose_and_change_no_release(make_site, kind):
         before, sent = site.last_step(), sensors.num_sent
         with site.start() as centre:
             centre.wait_until_up()
-            wait_for(lambda: max(subscriber.told, default=0) > before + 10 and sensors.num_sent > sent)  # it goes on
+            wait_for(
+                lambda: max(subscriber.received, default=0) > before + 10 and sensors.num_sent > sent
+            )  # it goes on
             assert centre.stop() == 0 and centre.errors == ""
-    check_told(site, subscriber)
+    check_received(site, subscriber)
     assert largest_share(site) > 0.05
 
 
 def test_the_check_of_what_was_published_can_fail(make_site):
     site = make_site("sqlite")
     with Sensors(site), Subscriber(site) as subscriber, site.start() as centre:
-        wait_for(lambda: len(subscriber.told) > 5)
+        wait_for(lambda: len(subscriber.received) > 5)
         assert centre.stop() == 0
-    check_told(site, subscriber)
-    step = min(subscriber.told)
-    good = subscriber.told[step]
+    check_received(site, subscriber)
+    step = min(subscriber.received)
+    good = subscriber.received[step]
     for wrong in ({"release": [0, 0]}, {"hash": "00"}, {"fusion_weight": 1}):
-        subscriber.told[step] = good | wrong
+        subscriber.received[step] = good | wrong
         with pytest.raises(AssertionError):
-            check_told(site, subscriber)
-    del subscriber.told[step]
+            check_received(site, subscriber)
+    del subscriber.received[step]
     with pytest.raises(AssertionError):
-        check_told(site, subscriber)
+        check_received(site, subscriber)
 
 
 def refused_at_start(site, message):
-    """A centre that ends by itself, says why in one line, and releases nothing."""
+    """The centre ends by itself with one line of error."""
     with site.start() as centre:
         assert centre.wait() == 1
         assert message in centre.errors and centre.errors.count("\n") == 1, centre.errors
@@ -86,45 +88,45 @@ def refused_at_start(site, message):
 
 def serve_some(site, num_steps=5):
     with Sensors(site), Subscriber(site, site.streams[0]) as subscriber, site.start() as centre:
-        wait_for(lambda: len(subscriber.told) >= num_steps)
+        wait_for(lambda: len(subscriber.received) >= num_steps)
         assert centre.stop() == 0
     return subscriber
 
 
 def test_files_that_cannot_grow_stop_the_centre(make_site):
-    """As on a full disk, without a mount: from one moment on the system lets this process write to no longer file."""
+    """As on a full disk, without a mount: from one moment on no file of this process may grow."""
     site = make_site("sqlite")
     with Sensors(site), Subscriber(site) as subscriber:
         with site.start() as centre:
-            wait_for(lambda: len(subscriber.told) > 5)
+            wait_for(lambda: len(subscriber.received) > 5)
             _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
             resource.prlimit(centre.process.pid, resource.RLIMIT_FSIZE, (8192, most))
             assert centre.wait() == 1
             assert "cannot grow: the disk is full; make room" in centre.errors and centre.errors.count("\n") == 1
-        stopped = max(subscriber.told)
+        stopped = max(subscriber.received)
         with site.start() as centre:
-            wait_for(lambda: max(subscriber.told) > stopped + 5)
+            wait_for(lambda: max(subscriber.received) > stopped + 5)
             assert centre.stop() == 0
-    check_told(site, subscriber)
+    check_received(site, subscriber)
 
 
 def test_a_full_disk_stops_the_centre(tmp_path):
-    """In the middle of its work; with room again it goes on from what it told."""
+    """With room again it continues after the last row that it published."""
     with mounted(tmp_path / "disk", "size=2m") as disk:
         site = Site(tmp_path, disk / "ledger.db").create()
         with Sensors(site), Subscriber(site) as subscriber:
             with site.start() as centre:
-                wait_for(lambda: len(subscriber.told) > 5)
+                wait_for(lambda: len(subscriber.received) > 5)
                 padding = disk / "padding"
                 padding.write_bytes(bytes(shutil.disk_usage(disk).free - 16384))
                 assert centre.wait() == 1
                 assert "the disk is full; make room" in centre.errors and "Traceback" not in centre.errors
-            stopped = max(subscriber.told)
+            stopped = max(subscriber.received)
             padding.unlink()
             with site.start() as centre:
-                wait_for(lambda: max(subscriber.told) > stopped + 5)
+                wait_for(lambda: max(subscriber.received) > stopped + 5)
                 assert centre.stop() == 0
-        check_told(site, subscriber)
+        check_received(site, subscriber)
 
 
 def test_a_read_only_disk_is_refused(tmp_path):
@@ -148,26 +150,26 @@ def test_a_ledger_that_was_rolled_back_is_refused(make_site):
 def test_a_second_centre_is_refused_and_the_first_goes_on(make_site, kind):
     site = make_site(kind)
     with Sensors(site), Subscriber(site) as subscriber, site.start() as first:
-        wait_for(lambda: len(subscriber.told) > 5)
+        wait_for(lambda: len(subscriber.received) > 5)
         second = Site(site.folder, site.ledger)
         refused_at_start(second, "has a writer already")
-        before = max(subscriber.told)
-        wait_for(lambda: max(subscriber.told) > before + 5)
+        before = max(subscriber.received)
+        wait_for(lambda: max(subscriber.received) > before + 5)
         assert first.stop() == 0
-    check_told(site, subscriber)
+    check_received(site, subscriber)
 
 
 def test_two_centres_with_a_stream_each_share_the_sensors(make_site):
-    """On one ledger in PostgreSQL, the same sensors at both: no budget is passed, neither waits for ever."""
+    """On one ledger in PostgreSQL, with the same sensors: no budget is exceeded, and both go on."""
     both = make_site("postgres", "north", "south")
     sites = [Site(both.folder, both.ledger, name) for name in both.streams]
     with Sensors(sites[0]), Sensors(sites[1]):
         with Subscriber(sites[0], "north") as north, Subscriber(sites[1], "south") as south:
             with sites[0].start() as first, sites[1].start() as second:
-                wait_for(lambda: min(len(north.told), len(south.told)) > 50)
+                wait_for(lambda: min(len(north.received), len(south.received)) > 50)
                 assert (first.stop(), second.stop()) == (0, 0)
     for site, subscriber in zip(sites, (north, south), strict=True):
-        check_told(site, subscriber)
+        check_received(site, subscriber)
     largest_share(sites[0])
 
 
@@ -179,23 +181,22 @@ def test_a_server_that_goes_away_stops_the_centre(tmp_path):
             site = Site(tmp_path, server.url()).create()
             with Sensors(site), Subscriber(site) as subscriber:
                 with site.start() as centre:
-                    wait_for(lambda: len(subscriber.told) > 5)
+                    wait_for(lambda: len(subscriber.received) > 5)
                     server.kill()
                     assert centre.wait() == 1
                     assert "check server and network, then open the ledger again" in centre.errors
                 refused_at_start(site, "cannot be reached")
                 server.start()
-                before = max(subscriber.told)
+                before = max(subscriber.received)
                 with site.start() as centre:
-                    wait_for(lambda: max(subscriber.told) > before + 5)
+                    wait_for(lambda: max(subscriber.received) > before + 5)
                     assert centre.stop() == 0
-            check_told(site, subscriber)
+            check_received(site, subscriber)
     finally:
         server.remove()
 
 
-# What a program sees of a wall clock that jumps by hours, in both directions, several times a second. It notes which
-# steps it skips, and when.
+# Makes the wall clock of a process jump by hours in both directions. The process notes which steps it skips, and when.
 JUMPS = """
 import random, time
 for name, scale in (("time", 1), ("time_ns", 10**9)):
@@ -213,28 +214,28 @@ FusionCentre.skip = skip
 
 
 def moments(site):
-    """The step that the centre's clock tells, and the earliest and the latest moment when it can end."""
+    """The step in progress by the centre's clock, and the earliest and the latest moment when it can end."""
     asked_at = time.monotonic()
     clock = httpx.get(f"{site.url}/v1/clock", trust_env=False, timeout=PATIENCE_S).json()
     return clock["step"], asked_at + clock["closes_in_s"], time.monotonic() + clock["closes_in_s"]
 
 
 def test_a_wall_clock_that_jumps_moves_no_release(make_site):
-    """Steps are by the monotonic clock: as many as there are intervals, and none skipped before its moment is over."""
+    """There are as many steps as intervals of the monotonic clock, and none is skipped before its moment has passed."""
     site = make_site("sqlite")
     (skipped := site.folder / "skipped").touch()
     with Sensors(site), Subscriber(site) as subscriber, site.start(JUMPS.format(skipped=str(skipped))) as centre:
-        wait_for(lambda: len(subscriber.told) > 5)
+        wait_for(lambda: len(subscriber.received) > 5)
         before, earliest, latest = moments(site)
-        wait_for(lambda: max(subscriber.told) > before + 30)
+        wait_for(lambda: max(subscriber.received) > before + 30)
         after, *ends = moments(site)
         assert centre.stop() == 0
-    check_told(site, subscriber)
+    check_received(site, subscriber)
     num_steps = after - before
     assert ends[0] - latest < (num_steps + 0.01) * INTERVAL_S and ends[1] - earliest > (num_steps - 0.01) * INTERVAL_S
     steps = [row.step for row in public_rows(site.ledger)]
     assert verify(site.ledger).num_commits == len(steps)
-    # A machine under load may let some pass. Their own moment is half an interval after they end.
+    # A machine under load may skip some. Their own moment is half an interval after they end.
     noted = {int(step): float(at) for step, at in map(str.split, skipped.read_text().splitlines())}
     assert set(range(1, max(steps) + 1)) - set(steps) == {step for step in noted if step <= max(steps)}
     assert all(at > earliest + (step - before + 0.49) * INTERVAL_S for step, at in noted.items())

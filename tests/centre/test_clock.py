@@ -1,4 +1,4 @@
-"""The clock: releases leave at moments that were fixed before, whatever the work takes and whatever happens."""
+"""Releases leave at fixed moments, however long the work takes, and the clock decides which reports count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INTERVAL, DELAY = 0.2, 0.1
 
 
 class Clock:
-    """Time that passes only while somebody waits or works."""
+    """A clock that moves only when the code under test waits or works."""
 
     def __init__(self):
         self.now = 1000.0
@@ -37,7 +37,7 @@ class Clock:
 
 
 class SleepingEvent(threading.Event):
-    """Waiting takes exactly as long as was asked for."""
+    """Waiting takes exactly the given time."""
 
     def __init__(self, clock):
         super().__init__()
@@ -49,7 +49,7 @@ class SleepingEvent(threading.Event):
 
 
 class StandIn:
-    """A centre whose work at each step takes what the list says, and nothing once it is used up."""
+    """A centre whose steps take the listed times, and later ones no time."""
 
     def __init__(self, clock, work=(), horizon=None, error=None):
         self.design = SimpleNamespace(interval_s=INTERVAL, structure=SimpleNamespace(horizon=horizon))
@@ -117,14 +117,14 @@ class TestMoments:
 
     @pytest.mark.parametrize("work_ahead_s", [0.0, 0.03, 0.05, 0.09])
     def test_work_ahead_starts_shortly_before_the_step_ends(self, clock, work_ahead_s):
-        """Also where that takes longer than was thought, and the step is late to be ended."""
+        """Also if it takes so long that the step ends late."""
         published, centre, _ = run(clock, [0.03] * 6, work_ahead_s=work_ahead_s)
         assert published == on_time(6)
         assert centre.ahead == [(k, round(INTERVAL * k - 0.05, 9)) for k in range(1, 7)]
 
     @pytest.mark.parametrize("work_ahead_s", [0.151, 0.16, 0.2, 0.24, 0.3])
     def test_work_that_begins_in_time_is_released_however_long_it_takes(self, clock, work_ahead_s):
-        """Late at worst, and the step after it is skipped: a centre that is always late releases every other one."""
+        """It may be late, and the next step is skipped: a centre that is always late releases every other step."""
         published, centre, _ = run(clock, horizon=30, work_ahead_s=work_ahead_s)
         assert [step for _, [step] in published] == list(range(1, 31, 2)) and centre.skipped == list(range(2, 31, 2))
         beats = [(moment - DELAY) / INTERVAL for moment, _ in published]
@@ -161,7 +161,7 @@ class TestMoments:
         assert published == [(round(INTERVAL * (k + 1), 9), [k]) for k in range(1, 7)] and not centre.skipped
 
     def test_releases_leave_only_at_fixed_moments_for_any_work(self, clock):
-        """And what is done leaves at the first moment after it."""
+        """And work that is done is published at the first moment after it."""
         rng = np.random.default_rng(0)
         for _ in range(50):
             clock.now = 1000.0
@@ -183,13 +183,13 @@ class TestMoments:
 
 
 class TestArrival:
-    """Whether a report counts is decided by the clock when it comes, whatever the others' work takes."""
+    """The clock decides whether a report counts when it arrives, however long the work on others takes."""
 
     @pytest.fixture
     def counted(self, clock, tmp_path, shared_steps):
-        """A function that runs a real centre by the clock and says who counted in which step.
+        """A function that runs a real centre by the clock and returns which sensors counted in each step.
 
-        It is given who sends when and for which step, by id, and how long the work of each step takes.
+        Its arguments: (id, moment, step) of each report, and how long the work of each step takes.
         """
 
         def run(sends, work):
@@ -205,8 +205,8 @@ class TestArrival:
             class Slow(dpfuse.FusionCentre):
                 def tick(self):
                     step, inbox = self.now, self._inboxes.get(self.now)
-                    heard[step] = [sensor for part in self._early.proposals for sensor in part.sensors.tolist()]
-                    heard[step] += [] if inbox is None else inbox.by_stream(2)[1].tolist()
+                    senders[step] = [sensor for part in self._early.proposals for sensor in part.sensors.tolist()]
+                    senders[step] += [] if inbox is None else inbox.by_stream(2)[1].tolist()
                     published = super().tick()
                     finish(self, work.get(step, 0.0))
                     return published
@@ -216,7 +216,7 @@ class TestArrival:
                     finish(centre, timeout)
                     return self.is_set()
 
-            heard, most = {}, []
+            senders, most = {}, []
             design = make_design("individual", horizon=8, expected_stay=20.0)
             with Slow(design, tmp_path / f"{len(list(tmp_path.iterdir()))}.db", create=True) as centre:
                 own = Ticker(centre, lambda many: None, INTERVAL, DELAY)
@@ -224,7 +224,7 @@ class TestArrival:
                 clock.now = 1000.0
                 own._run()
                 assert own.status == "over" and max(most, default=0) <= 5
-            return heard
+            return senders
 
         return run
 
@@ -241,17 +241,17 @@ class TestArrival:
             (8, 1.01, 7),
             (9, 0.95, 7),  # early
         ]
-        heard = counted(sends, {2: took})
-        assert heard[2] == [] and heard[6] == [3, 6] and heard[7] == [8]
-        assert heard.get(3, []) == [] and heard.get(4, [4]) == [4] and heard.get(5, []) == []
-        assert (4 in heard) == (took < 0.45)  # or it was skipped, with everybody in it
+        senders = counted(sends, {2: took})
+        assert senders[2] == [] and senders[6] == [3, 6] and senders[7] == [8]
+        assert senders.get(3, []) == [] and senders.get(4, [4]) == [4] and senders.get(5, []) == []
+        assert (4 in senders) == (took < 0.45)  # otherwise it was skipped
 
     @pytest.mark.parametrize("took", [0.12, 0.25])
     def test_with_constant_lateness_every_step_that_is_drawn_has_its_reports(self, counted, took):
         sends = [(step, INTERVAL * step - 0.05, step) for step in range(1, 9)]
         late = [(step + 10, INTERVAL * step + 0.01, step) for step in range(1, 9)]
-        heard = counted(sends + late, dict.fromkeys(range(1, 9), took))
-        assert heard == {step: [step] for step in range(1, 9, 2)}
+        senders = counted(sends + late, dict.fromkeys(range(1, 9), took))
+        assert senders == {step: [step] for step in range(1, 9, 2)}
 
     def test_a_centre_that_decides_by_its_own_progress_would_be_detected(self, counted, monkeypatch):
         """Negative control."""
@@ -269,12 +269,12 @@ class TestArrival:
 
 class TestEnds:
     def test_an_error_stops_all_releases_and_is_reported(self, clock):
-        told = []
+        seen = []
         centre = StandIn(clock, horizon=6, error=LedgerRefused("the disk is full"))
-        own = Ticker(centre, told.append, INTERVAL, DELAY, on_error=lambda error: told.append(str(error)))
+        own = Ticker(centre, seen.append, INTERVAL, DELAY, on_error=lambda error: seen.append(str(error)))
         own._is_stopping = SleepingEvent(clock)
         own._run()
-        assert told == [[1], [2], "the disk is full"] and own.status == "failed"
+        assert seen == [[1], [2], "the disk is full"] and own.status == "failed"
 
     def test_stop_ends_the_ticker_between_steps(self, clock):
         centre, published = StandIn(clock), []
@@ -291,13 +291,13 @@ class TestEnds:
 
     def test_a_centre_that_fails_to_start_releases_nothing(self, clock, monkeypatch):
         monkeypatch.setattr(StandIn, "warm_up", lambda self: self.no_device)
-        told = []
-        with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=told.append) as own:
-            assert own.status == "failed" and isinstance(told[0], AttributeError)
+        seen = []
+        with Ticker(StandIn(clock), print, INTERVAL, DELAY, on_error=seen.append) as own:
+            assert own.status == "failed" and isinstance(seen[0], AttributeError)
 
     @pytest.mark.parametrize(("work", "moment"), [(0.05, 0.7), (0.15, 0.9)])
     def test_a_stop_during_a_step_still_publishes_what_was_committed(self, clock, work, moment):
-        """Committed is committed: it leaves when it would have."""
+        """At the moment at which it would have been published anyway."""
 
         class Stopping(StandIn):
             def tick(self):
@@ -305,11 +305,11 @@ class TestEnds:
                     own._is_stopping.set()
                 return super().tick()
 
-        told = []
-        own = Ticker(Stopping(clock, [0, 0, work]), lambda many: told.append((clock.now - 1000, many)), INTERVAL, DELAY)
+        seen = []
+        own = Ticker(Stopping(clock, [0, 0, work]), lambda many: seen.append((clock.now - 1000, many)), INTERVAL, DELAY)
         own._is_stopping = SleepingEvent(clock)
         own._run()
-        assert told[-1] == (pytest.approx(moment), [3]) and own.status == "stopped"
+        assert seen[-1] == (pytest.approx(moment), [3]) and own.status == "stopped"
 
     @pytest.mark.parametrize(
         ("options", "message"),
@@ -325,12 +325,12 @@ class TestEnds:
 
 
 def test_the_clock_depends_on_start_and_settings_alone(clock):
-    """A function of the start and the settings: a centre that is behind does not show."""
+    """It does not show that a centre is behind."""
     own = Ticker(StandIn(clock, horizon=3), print)
     assert own.clock() == {"step": 1, "closes_in_s": INTERVAL, "interval_s": INTERVAL, "delay_s": 0.1, "is_over": False}
     clock.now += 0.25
-    told = own.clock()
-    assert told["step"] == 2 and told["closes_in_s"] == pytest.approx(0.15) and not told["is_over"]
+    seen = own.clock()
+    assert seen["step"] == 2 and seen["closes_in_s"] == pytest.approx(0.15) and not seen["is_over"]
     clock.now += 10
     assert own.clock()["is_over"]
 
@@ -353,14 +353,14 @@ def test_the_clock_starts_after_its_thread_has_warmed_up(clock, monkeypatch):
 
 @pytest.fixture
 def real(tmp_path):
-    """A real centre for 64 rows a turn, with a filter so wide that one turn more takes milliseconds."""
+    """A real centre with calls of 64 rows, and a filter so wide that one more call takes milliseconds."""
     design = make_design("individual", horizon=None, expected_stay=1e4, filter_size=768)
     with dpfuse.FusionCentre(design, tmp_path / "ledger.db", create=True) as centre:
         yield centre
 
 
 def test_releases_in_real_time_are_never_early_and_ignore_the_wall_clock(real, monkeypatch):
-    """Nothing leaves early, the wall clock may do as it likes, and what left is what was committed."""
+    """What was published is what was committed."""
     real.tick()
     years = itertools.cycle([0, 3e7, -3e7])
     monkeypatch.setattr(time, "time", lambda: next(years))
@@ -386,9 +386,9 @@ def test_no_step_compiles_anything(real, num_traces):
 
 
 def offsets(centre, num_pairs, seed, num_more=1):
-    """How long after its fixed moment each release left, in so many pairs of steps: with more sensors in one of them.
+    """How long after its fixed moment each release left, in pairs of steps of which one, by a coin, has more sensors.
 
-    In which is a coin's choice. One more is the 65th, for which the centre takes a second turn.
+    One more sensor is the 65th, which takes a second call of the compiled step.
     """
     coin, left, has_more = np.random.default_rng(seed), {}, {}
 
@@ -420,7 +420,7 @@ def test_the_test_of_times_finds_a_shift_and_a_spread_and_nothing_else():
 def test_release_times_do_not_show_one_more_sensor(real, monkeypatch):
     """One false alarm in a million.
 
-    The negative control does all work after the step and publishes as soon as it is done: many more can be told.
+    The negative control does all work after the step and publishes as soon as it is done. It shows many more sensors.
     """
     for _ in range(3):
         real.step({sensor: [0.5, 0.5] for sensor in range(65)})

@@ -176,7 +176,7 @@ def test_work_ahead_changes_no_result(design, open_centre, calls):
         left = centre._carry.accounts
         if isinstance(left, tuple):
             return steps, published, [own.spent for own in left]
-        assert left.accounts() == centre._ledger._spent()  # whoever paid in the centre paid in the ledger
+        assert left.accounts() == centre._ledger._spent()  # the accounts of the centre are those of the ledger
         return steps, published, left.accounts()
 
     plain, ahead = run("plain.db", ()), run("ahead.db", calls)

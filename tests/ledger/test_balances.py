@@ -22,11 +22,8 @@ from support.ledger_files import edit
     st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**61)), max_size=6, unique_by=lambda pair: pair[0]))
 )
 def test_debits_of_several_streams_are_summed_for_each_sensor(streams):
-    """Against the plain sum of Python integers, in the order of the ids, in which accounts are locked.
-
-    What no account has room for stays at 2^62.
-    """
-    entries, expected = [Entry("nobody", 1, SimpleNamespace(debits=np.array([0])), [-1])], {}
+    """Against a sum of Python integers. A sum above 2^62 stays at 2^62, for which no account has room."""
+    entries, expected = [Entry("empty", 1, SimpleNamespace(debits=np.array([0])), [-1])], {}
     for number, paid in enumerate(streams):
         ids, costs = np.array(paid, np.int64).reshape(-1, 2).T
         entries.append(Entry(str(number), 1, SimpleNamespace(debits=costs), ids))
@@ -41,13 +38,13 @@ def test_debits_of_several_streams_are_summed_for_each_sensor(streams):
 class TestPendingDebits:
     @pytest.fixture
     def stopped(self, place):
-        """A ledger whose writer was gone before anything was added to the accounts, and what was spent."""
+        """A ledger whose writer ended before it added debits to the accounts, and what was spent."""
         design = make_ledger_design("individual")
         ledger = place.create(design, STREAMS)
         for step in (1, 2, 3):
             ledger.commit([entry(ledger, step, stream, 0.01 * step) for stream in STREAMS])
         expected = spent(ledger)
-        ledger._close_files()  # as a process that dies does
+        ledger._close_files()  # as at the end of a process that is killed
         return place.path, design, expected
 
     def num_rows(self, path, *tables):

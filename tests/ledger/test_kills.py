@@ -17,7 +17,7 @@ def test_the_check_of_what_was_published_can_fail(closed_ledger, tmp_path):
     for wrong, message in [
         ([*lines, lines[-1].replace(" 4 ", " 5 ")], "not in the ledger"),
         ([lines[0].replace("north 1 ", "north 1 0"), *lines], "released twice"),
-        (lines[4:], "were never told"),
+        (lines[4:], "were never published"),
     ]:
         published.write_text("\n".join(wrong))
         with pytest.raises(AssertionError, match=message):

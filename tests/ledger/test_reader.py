@@ -151,7 +151,7 @@ class TestChangedFiles:
         refused(path, design, "cut short|damaged|cannot be read")
 
     def test_a_page_of_noise_is_refused(self, closed_ledger):
-        """Any page overwritten with noise; what is in no page that is used may be whatever it is."""
+        """For each page of the file."""
         path, design = closed_ledger
         content, rng = path.read_bytes(), np.random.default_rng(0)
         tip = verify(path).tip

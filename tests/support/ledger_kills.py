@@ -1,4 +1,4 @@
-"""Writers that are killed at random moments, and what must hold after each kill; for every kind of ledger."""
+"""Kill writers of a ledger at random moments, and check after each kill that no release or debit was lost."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ DESIGN = make_ledger_design("individual", budget=0.001)
 
 
 class Nursery:
-    """Where writers come from, see `ledger_writer.py`."""
+    """Starts writers, see `ledger_writer.py`."""
 
     def __init__(self, process) -> None:
         self._process = process
 
     def start(self) -> int:
-        """A new writer's process."""
+        """Start a writer; returns its process id."""
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
     def end(self) -> int:
-        """Wait for the writer, and tell how it ended."""
+        """Wait for the writer; returns its exit code."""
         return int(self._process.stdout.readline())
 
 
@@ -50,9 +50,9 @@ def nursery(where, published, *streams):
 
 
 def run_kills(where, published, num_kills, longest_s, seed):
-    """Kill writers at random moments, and look at what was published and what the ledger holds after each kill.
+    """Kill writers at random moments, and compare what was published with the ledger after each kill.
 
-    Every second one is let to publish before its moment comes, however slow the machine is.
+    Every second writer is killed only after it has published a row.
     """
     create_ledger(where, DESIGN, STREAMS).close()
     rng = np.random.default_rng(seed)
@@ -72,7 +72,7 @@ def run_kills(where, published, num_kills, longest_s, seed):
 
 
 def how_far(where):
-    """The last step, and the share of the budget that the sensor who paid most has spent; all within the budget."""
+    """The last step, and the largest share of its budget that a sensor has spent, which is at most 1."""
     with open_ledger(where, DESIGN) as ledger:
         budget, accounts = ledger.terms.mechanism.budget, ledger.accounts("north").accounts()
         assert accounts and max(accounts.values()) <= budget
@@ -81,12 +81,14 @@ def how_far(where):
 
 def check_published(where, published):
     lines = published.read_text().splitlines()
-    told = {}
+    written = {}
     for line in lines:
         stream, step, *content = line.split()
-        assert told.setdefault((stream, int(step)), content) == content, "a step was released twice, differently"
+        assert written.setdefault((stream, int(step)), content) == content, "a step was released twice, differently"
     stored = {(row.stream, row.step): [row.release.hex(), row.hash.hex()] for row in public_rows(where)}
-    assert told.items() <= stored.items(), "a release is not in the ledger"
-    # What is stored and was not told is of the last commit: the next writer tells it before it goes on.
-    untold = {step for _, step in stored.keys() - told.keys()}
-    assert untold <= {max(step for _, step in stored)} if stored else not untold, f"{untold} were never told"
+    assert written.items() <= stored.items(), "a release is not in the ledger"
+    # Only rows of the last commit may be unpublished: the next writer publishes them before it goes on.
+    unpublished = {step for _, step in stored.keys() - written.keys()}
+    assert unpublished <= {max(step for _, step in stored)} if stored else not unpublished, (
+        f"{unpublished} were never published"
+    )

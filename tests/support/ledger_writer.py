@@ -1,7 +1,7 @@
-"""A nursery of writers to be killed: for each line on stdin a child is forked that writes to the ledger until it dies.
+"""Starts writers that are killed by tests: each line on stdin forks a child, which writes to the ledger until it ends.
 
-A child publishes as a centre would: first what the ledger holds and the file of the published does not, then every row
-that is committed. Arguments: the ledger, the file to publish to, one line a row in one write, and the streams.
+A child publishes as a centre does: first the rows of the ledger that are not in the published file, then every row that
+it commits. Arguments: the ledger, the file to publish to, with one line for each row, and the streams.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def publish(file: int, row) -> None:
     os.write(file, f"{row.stream} {row.step} {row.release.hex()} {row.hash.hex()}\n".encode())
 
 
-def write_for_ever(where: str, published: str, *streams: str) -> None:
+def write_until_killed(where: str, published: str, *streams: str) -> None:
     rng = np.random.default_rng()
     file = os.open(published, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     seen = {tuple(line.split()[:2]) for line in open(published)}
@@ -47,16 +47,16 @@ def write_for_ever(where: str, published: str, *streams: str) -> None:
 
 
 def main() -> None:
-    writer._PENDING_COMMITS = 3  # so that many are killed while debits are added to the accounts
+    writer._PENDING_COMMITS = 3  # so that many are killed while they add debits to the accounts
     for streams in (1, 2):
-        make_noise(2 * streams)  # loads OpenDP once, for all children; the drivers of databases too
+        make_noise(2 * streams)  # loads OpenDP once for all children
     import_module("psycopg" if is_address(sys.argv[1]) else "apsw")
     print("ready", flush=True)
     for _ in sys.stdin:
         child = os.fork()
         if not child:
             try:
-                write_for_ever(*sys.argv[1:])
+                write_until_killed(*sys.argv[1:])
             finally:
                 os._exit(1)
         print(child, flush=True)

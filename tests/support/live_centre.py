@@ -1,4 +1,4 @@
-"""`dpfuse serve` as a process of its own, sensors that send to it, and subscribers who remember what they were told."""
+"""`dpfuse serve` as a separate process, sensors that send to it, and subscribers that record what they receive."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Centre:
         return self._errors.read_text()
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
-        """How it ended by itself."""
+        """Wait until it ends; returns its exit code."""
         code = self.process.wait(timeout_s)
         self.process.stdout.close()
         return code
@@ -99,7 +99,7 @@ class Centre:
 
 
 class Client(threading.Thread):
-    """Talks to a centre for as long as it is asked to, whether or not it is there."""
+    """Talks to a centre until it is closed, and tries again while the centre is down."""
 
     def __init__(self, site: Site) -> None:
         super().__init__(daemon=True)
@@ -143,7 +143,7 @@ class Sensors(Client):
             for sensor in SENSORS
         ]
         answer = client.post("/v1/reports", json={"reports": reports})
-        if answer.status_code == 503:  # it stops, and comes back or does not
+        if answer.status_code == 503:  # it stops
             raise httpx.HTTPError(answer.json()["error"]["code"])
         assert answer.status_code == 202 and answer.json() == {"received": len(reports), "refused": []}
         self.num_sent += len(reports)
@@ -151,11 +151,11 @@ class Sensors(Client):
 
 
 class Subscriber(Client):
-    """Follows a stream from its first step on, again and again: every release that it was told, by step."""
+    """Follows a stream from its first step on, and records every release that it receives, by step."""
 
     def __init__(self, site: Site, stream: str = "main") -> None:
         super().__init__(site)
-        self.stream, self.told, self.contradictions = stream, {}, []
+        self.stream, self.received, self.contradictions = stream, {}, []
 
     def talk(self, client: httpx.Client) -> None:
         with client.stream("GET", f"/v1/streams/{self.stream}/releases/events?start=1") as answer:
@@ -166,27 +166,27 @@ class Subscriber(Client):
                     return
 
     def _note(self, release: dict) -> None:
-        if self.told.setdefault(release["step"], release) != release:
+        if self.received.setdefault(release["step"], release) != release:
             self.contradictions.append(release["step"])
 
 
-def check_told(site: Site, subscriber: Subscriber) -> None:
-    """All that was published is in the ledger, which is in order; and nothing in between was left out.
+def check_received(site: Site, subscriber: Subscriber) -> None:
+    """The subscriber received every row of the ledger up to its last one, unchanged, and the ledger is in order.
 
-    What waited for its moment when the centre was stopped is in the ledger, to be published when it starts again.
+    Later rows were committed before the centre was stopped; it publishes them when it starts again.
     """
     verify(site.ledger)
     assert not subscriber.contradictions
     rows = {row.step: row.to_dict() for row in public_rows(site.ledger, subscriber.stream)}
-    for step, release in subscriber.told.items():
+    for step, release in subscriber.received.items():
         row = rows[step]
-        told = release["release"], release["fusion_weight"], release["hash"], release["stream"]
-        assert told == (row["release"], row["fusion_weight"], row["hash"], row["stream"])
-    assert sorted(subscriber.told) == [step for step in rows if step <= max(subscriber.told)]
+        found = release["release"], release["fusion_weight"], release["hash"], release["stream"]
+        assert found == (row["release"], row["fusion_weight"], row["hash"], row["stream"])
+    assert sorted(subscriber.received) == [step for step in rows if step <= max(subscriber.received)]
 
 
 def largest_share(site: Site) -> float:
-    """Of its budget, spent by the sensor who spent most; at most 1 for each."""
+    """The largest share of its budget that a sensor has spent, which is at most 1."""
     with open_ledger(site.ledger, site.design) as ledger:
         spent, budget = ledger.accounts(ledger.streams[0]).accounts(), ledger.terms.mechanism.budget
         assert set(spent) == set(SENSORS) and max(spent.values()) <= budget

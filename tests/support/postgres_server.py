@@ -1,4 +1,4 @@
-"""A PostgreSQL server to throw away: a folder of its own, a socket in it, and nothing on the network."""
+"""A PostgreSQL server for tests: files and socket in a temporary folder, and nothing on the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SETTINGS = {"listen_addresses": "", "shared_buffers": "16MB", "max_connections"
 
 
 class Server:
-    """Made by `initdb` and started; as root it runs as another user, since PostgreSQL refuses root."""
+    """Created by `initdb` and started. For root it runs as another user, since PostgreSQL refuses root."""
 
     def __init__(self) -> None:
         programs = Path(needs("initdb")).parent
@@ -53,8 +53,8 @@ class Server:
         return self.folder / "log"
 
     def kill(self) -> None:
-        """Kill -9 the server and all that it started, as a crash of its machine would; the disk's cache stays."""
-        self._process.send_signal(signal.SIGSTOP)  # or it would start new ones
+        """Kill the server and its children with signal 9. What the system has in its disk cache stays."""
+        self._process.send_signal(signal.SIGSTOP)  # so that it starts no new children
         for child in _children(self._process.pid):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
@@ -62,7 +62,7 @@ class Server:
         self._process.wait()
 
     def stop(self) -> None:
-        """Stop as one should."""
+        """Stop the server regularly."""
         self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown
         self._process.wait(120)
 
@@ -75,7 +75,7 @@ class Server:
         return f"postgresql://{role}@/{database}?host={self.folder}{f'&schema={schema}' if schema else ''}"
 
     def run(self, *statements: str, database: str = "postgres") -> list[tuple]:
-        """Statements by hand, as the server's owner, whom no trigger stops; what the last one finds."""
+        """Run statements as the server's owner, without triggers; returns what the last one finds."""
         with psycopg.connect(self.url(database=database), autocommit=True) as connection:
             connection.execute("SET session_replication_role = replica")
             for statement in statements:

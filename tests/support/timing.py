@@ -1,4 +1,4 @@
-"""A test of whether release times tell two worlds apart."""
+"""A statistical test of whether release times show which of two steps had more sensors."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ import numpy as np
 
 
 def in_pairs(times, has_more, latest):
-    """The times of pairs of steps, that of the fuller one first; `has_more` says of the first step whether it is that.
+    """The times of pairs of steps, shape (pairs, 2), that of the step with more sensors first.
 
-    Where a busy machine had a step skipped or late, its pair is left out: what is claimed is that work which is done
-    in time leaves no trace.
+    A pair with a step that was skipped or late is left out: the claim is about work that is done in time.
+
+    Args:
+        times: by step.
+        has_more: for the first step of each pair, 1 if it has more sensors than the second, else 0.
     """
     pairs = [[times.get(step + 1 - is_fuller), times.get(step + is_fuller)] for step, is_fuller in has_more.items()]
     pairs = np.array(pairs, float).reshape(-1, 2)
@@ -19,10 +22,10 @@ def in_pairs(times, has_more, latest):
 
 
 def can_be_told_apart(pairs, false_alarms=1e-6):
-    """Sign tests of the times, and of how far they are from the usual one, with at most that share of false alarms.
+    """Whether sign tests find a difference between first and second times, or in their distance from the median.
 
-    Where the sensor has no effect a coin decided which of a pair is called first, so the first is the larger one in a
-    number of n pairs that is binomial, and off n / 2 by more than t n with a chance of at most 2 exp(-2 n t^2).
+    If the sensor has no effect, a coin decided which time comes first. The number of n pairs in which the first is the
+    larger one is then binomial, and differs from n / 2 by more than t n with probability at most 2 exp(-2 n t^2).
     """
     for values in (pairs, np.abs(pairs - np.median(pairs))):
         decided = values[values[:, 0] != values[:, 1]]

@@ -66,7 +66,7 @@ INSERT INTO releases ({COLUMNS}, commit_number) SELECT *, %s FROM unnest(
     %s::text[], %s::bigint[], %s::bytea[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bytea[]
 )
 """
-# The session, the server's settings for durability, and the number of our streams in which somebody else wrote.
+# The session, the server's settings for durability, and the number of our streams that another program wrote to.
 _ALONE = """
 SELECT pg_backend_pid(), ARRAY[current_setting('synchronous_commit'), current_setting('fsync'),
     current_setting('full_page_writes')], (

@@ -30,7 +30,7 @@ _SESSION = {
     "default_transaction_isolation": "read committed",  # each statement sees what others have committed by then
     "statement_timeout": 0,
     "lock_timeout": _LOCK_WAIT_MS,
-    "idle_in_transaction_session_timeout": _STALL_MS,  # a centre that hangs lets go of the accounts it holds
+    "idle_in_transaction_session_timeout": _STALL_MS,  # a centre that hangs loses its locks
     "tcp_keepalives_idle": 5,
     "tcp_keepalives_interval": 2,
     "tcp_keepalives_count": 3,

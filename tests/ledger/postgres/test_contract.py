@@ -103,7 +103,7 @@ def test_no_error_shows_anything_private(place, server):
 
 
 def test_no_other_role_may_read_anything(server, closed_ledger):
-    """Nobody is granted anything, not even rows: they are there before they are published."""
+    """Not even rows, which are in the ledger before they are published."""
     place, _ = closed_ledger
     server.run("DROP ROLE IF EXISTS stranger", "CREATE ROLE stranger LOGIN")
     theirs = place.url.replace("postgres@", "stranger@")
@@ -127,8 +127,8 @@ class TestCommands:
     def test_verify_and_show_take_an_address_and_hide_the_password(self, closed_ledger):
         place, design = closed_ledger
         where = place.url.replace("postgres@", "postgres:secret@")
-        told = self.invoke("verify", where).output
-        assert "is in order: 6 rows in 3 commits" in told and "secret" not in told
+        printed = self.invoke("verify", where).output
+        assert "is in order: 6 rows in 3 commits" in printed and "secret" not in printed
         answer = json.loads(self.invoke("show", where, "--json").output)
         assert answer["design"] == design.fingerprint and "secret" not in answer["file"]
         lines = self.invoke("show", where, "--rows", "--stream", "south", "--start", 2).output.splitlines()

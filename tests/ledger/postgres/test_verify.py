@@ -142,8 +142,8 @@ class TestHeads:
         paths.append(postgres_audit.head_path("ab"))
         monkeypatch.delenv("XDG_STATE_HOME")
         paths.append(postgres_audit.head_path("ab"))
-        told = [os.path.relpath(path, tmp_path) for path in paths[:1] + paths[2:]]
-        assert told == ["ab.head", "xdg/dpfuse/ab.head", "home/.local/state/dpfuse/ab.head"]
+        found = [os.path.relpath(path, tmp_path) for path in paths[:1] + paths[2:]]
+        assert found == ["ab.head", "xdg/dpfuse/ab.head", "home/.local/state/dpfuse/ab.head"]
         assert paths[1] == paths[1].cwd() / "named"
 
     def test_a_head_file_may_be_named(self, place, tmp_path):
