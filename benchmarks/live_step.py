@@ -1,4 +1,4 @@
-"""One live step for 64 sensors: the private part, the exact release and the estimate, for both accountings."""
+"""Time of one live step for 64 sensors: contributions, exact release and estimate, for both accountings."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main() -> None:
 
 
 def measure(accounting: str) -> dict[str, dict[str, float]]:
-    """Milliseconds of each part of a step, every sensor present."""
+    """Milliseconds of each part of a step in which every sensor is present."""
     step = ExactStep(make_design(accounting), SENSORS)
     carry, ids = step.init(), np.arange(SENSORS)
     rng = np.random.default_rng(0)
@@ -42,7 +42,7 @@ def measure(accounting: str) -> dict[str, dict[str, float]]:
         jax.block_until_ready(result)
         times.append(time.perf_counter())
         if number < 20:
-            continue  # compilation, and caches that are still cold
+            continue  # the first steps compile, and fill caches
         contribute, release, estimate = np.diff(times)
         for name, value in zip(
             parts, [contribute, release, estimate, contribute + estimate, times[-1] - times[0]], strict=True

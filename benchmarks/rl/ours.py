@@ -1,4 +1,4 @@
-"""Our side of the race: the half of Algorithm 2 that changes g, by itself."""
+"""Learn g with our PPO: the half of Algorithm 2 that changes g."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO
 
-# Looking less far ahead is quicker while f and E stay as they are; rounds are short, to look often.
+# A shorter view ahead learns faster while f and E are fixed. Rounds are short, so that the error is measured often.
 SETTINGS = PPO(gae=0.97, num_rounds=40, num_iterations=2)
 BATCH = 16
 
 
 def main() -> None:
-    """Learn for a while and write the curve."""
+    """Learn until the time is up, and write the curve."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--curve", type=Path, required=True)
@@ -58,7 +58,7 @@ def make_judge(policy: Policy, episodes, scale: float):
 
 
 def run(problem, curve: Curve, seed: int) -> None:
-    """Rounds of playing and learning until the time is up; compilation is part of it."""
+    """Rounds of episodes and updates until the time is up; compilation counts."""
     policy, structure = problem.design.policy, problem.design.structure
     curve.look(policy.networks.fusion_weight, 0)
     sampler = Sampler(problem.training, STEPS, BATCH, num_devices=jax.local_device_count(), seed=seed)

@@ -22,11 +22,11 @@ from dpfuse.policy.step import init_public, observe
 from dpfuse.training.environment import advance
 
 # All act on the departure from even spending, as ours does: a Gaussian over the raw share would spend half of the
-# budget at once and take long to unlearn it. An episode is one rollout, and what is seen and paid is normalised.
+# budget at the first step. An episode is one rollout; observations and rewards are normalised.
 SETTINGS: dict[str, dict[str, Any]] = {
-    # The library's own choices, but for the minibatches: 64 of 6,400 samples would take it ten times as long.
+    # The library's defaults, but for larger minibatches: 64 of 6,400 samples would take ten times as long.
     "PPO, defaults": {"learner": PPO, "num_envs": 64, "options": {"batch_size": 640}},
-    # What one would try next: no discount in an episode that ends, larger steps, less exploration.
+    # No discount, because episodes end; larger steps; less exploration.
     "PPO, tuned": {
         "learner": PPO,
         "num_envs": 128,
@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "policy_kwargs": {"log_std_init": -0.7},
         },
     },
-    # With memory, as ours has.
+    # With a recurrent policy, as ours.
     "RecurrentPPO": {
         "learner": RecurrentPPO,
         "num_envs": 128,
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--setting", choices=SETTINGS, required=True)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    # These networks are so small that a second thread is only waited for.
+    # These networks are too small for a second thread to help.
     torch.set_num_threads(1)
     problem, setting = read_problem(options.folder), SETTINGS[options.setting]
     curve = Curve(options.curve, options.seconds, make_judge(problem))

@@ -1,4 +1,4 @@
-"""What both sides race on: a design whose f and E stay as they are, training windows, and one way to validate."""
+"""The problem that both learn: a design whose f and E are fixed, training windows, and validation episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dpfuse.training.settings import PPO
 
 STEPS, REPORTING = 100, 0.3
 GUARANTEE = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one")
-# f and E see explored weights, as in the first round of Algorithm 2.
+# f and E are trained with explored weights, as in the first round of Algorithm 2.
 JOINT = dpfuse.Optimisation(num_updates=1000)
 FIRST_ROUND = PPO(num_rounds=1, num_iterations=1, num_episodes=16, num_epochs=1)
 VALIDATION_WINDOWS, VALIDATION_DRAWS = 128, 4
@@ -51,7 +51,7 @@ def read_problem(folder: Path) -> Problem:
 
 
 def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) -> dpfuse.Design:
-    """A design of Algorithm 2's first round with a g that has learned nothing: it spends evenly."""
+    """A design of Algorithm 2's first round with an untrained g, which spends evenly."""
     design = dpfuse.train(
         training,
         validation,
@@ -68,7 +68,7 @@ def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) 
 
 
 def validation_episodes(problem: Problem) -> Episodes:
-    """The windows that both sides are judged on, each with several draws of noise, the same every time."""
+    """The validation windows, each with several draws of noise; the same for both learners."""
     policy = problem.design.policy
     assert policy.structure.is_summed  # Algorithm 2 has the paper's f
     windows = spaced_windows(problem.validation, STEPS, VALIDATION_WINDOWS)
@@ -90,5 +90,5 @@ def validation_episodes(problem: Problem) -> Episodes:
 
 
 def units(problem: Problem) -> float:
-    """What turns a squared error in standard units into (veh/km)^2."""
+    """The factor from a squared error in standard units to (veh/km)^2."""
     return float(np.mean(np.square(problem.design.policy.constants.state_std)))
