@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import dpfuse
 from benchmarks.timing import keep, summarise
-from dpfuse.policy import Constants, ExactStep, Structure, make_policy
+from dpfuse.policy import ExactStep
 from dpfuse.policy.exact import compute_inline
 from dpfuse.privacy import make_noise
 
@@ -54,23 +53,22 @@ def measure(accounting: str) -> dict[str, dict[str, float]]:
 def make_design(accounting: str, num_steps: int = STEPS) -> dpfuse.Design:
     """The demo's design, untrained: the time does not depend on the weights."""
     guarantee = dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one", accounting=accounting)
-    structure = Structure(
+    return dpfuse.Design.untrained(
+        guarantee,
+        measurement_range=(0.0, [400.0, 20.0]),
+        state_mean=230.0,
+        state_std=45.0,
+        interval_s=0.2,
         num_states=1,
         num_channels=2,
         features="ball",
         dimension=2,
         spending="adaptive",
-        accounting=accounting,
-        charge_factor=1,
         horizon=num_steps,
         expected_stay=num_steps,
         crowd=float(SENSORS),
         recurrent_filter="guided",
     )
-    constants = Constants(
-        jnp.float32(0.5), jnp.zeros(2), jnp.array([400.0, 20.0]), jnp.array([230.0]), jnp.array([45.0])
-    )
-    return dpfuse.Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 0.2)
 
 
 if __name__ == "__main__":

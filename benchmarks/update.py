@@ -17,20 +17,17 @@ from jax.sharding import NamedSharding, PartitionSpec
 import dpfuse
 from benchmarks.timing import Timing, alternate, keep
 from dpfuse.policy import gru
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import PackedWindows, cut, draw_noise, pad_rows
 from dpfuse.policy.step import (
-    Constants,
-    Policy,
     Reports,
     estimate,
     init_public,
-    make_policy,
     make_query,
     release,
     scale_contributions,
     to_inputs,
 )
-from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
 from dpfuse.training.sampler import stack
 
@@ -96,26 +93,24 @@ def make_traffic(rng: np.random.Generator) -> dpfuse.Trajectories:
 
 def make_adaptive_policy() -> Policy:
     """The demo's adaptive design, untrained but with an f that is guided and a g that does something."""
-    structure = Structure(
+    policy = dpfuse.Design.untrained(
+        dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one"),
+        measurement_range=(0.0, [400.0, 20.0]),
+        state_mean=64.0,
+        state_std=15.0,
         num_states=1,
         num_channels=2,
         features="ball",
         dimension=2,
         spending="adaptive",
-        accounting="total",
-        charge_factor=1,
         horizon=STEPS,
         expected_stay=STEPS,
         crowd=PRESENT * SLOTS,
         recurrent_filter="guided",
-    )
-    constants = Constants(
-        jnp.float32(0.5), jnp.zeros(2), jnp.array([400.0, 20.0]), jnp.array([64.0]), jnp.array([15.0])
-    )
-    policy = make_policy(structure, constants, key=jax.random.key(0))
-    head = policy.networks.fusion_weight.head
+    ).policy
+    head = policy.networks.spending.head
     moved = eqx.tree_at(lambda h: h.weight, head, jax.random.normal(jax.random.key(2), head.weight.shape))
-    policy = eqx.tree_at(lambda p: p.networks.fusion_weight.head, policy, moved)
+    policy = eqx.tree_at(lambda p: p.networks.spending.head, policy, moved)
     guide = 0.1 * jax.random.normal(jax.random.key(3), policy.networks.recurrent_filter.guide.shape)
     return eqx.tree_at(lambda p: p.networks.recurrent_filter.guide, policy, guide)
 

@@ -15,8 +15,8 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 import dpfuse
 from benchmarks.rl.clock import Curve
 from benchmarks.rl.problem import STEPS, read_problem, units, validation_episodes
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import close_loop
-from dpfuse.policy.step import Policy
 from dpfuse.training.alternating import collect, make_hear, make_play
 from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
@@ -39,7 +39,7 @@ def main() -> None:
     problem = read_problem(options.folder)
     policy = problem.design.policy
     judge = make_judge(policy, validation_episodes(problem), units(problem))
-    judge(policy.networks.fusion_weight)
+    judge(policy.networks.spending)
     run(problem, Curve(options.curve, options.seconds, judge), options.seed)
 
 
@@ -47,27 +47,27 @@ def make_judge(policy: Policy, episodes, scale: float):
     """The mean squared error of a g on the validation episodes."""
 
     @jax.jit
-    def error(fusion_weight, crowd, noise, state):
-        networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fusion_weight)
+    def error(spending, crowd, noise, state):
+        networks = eqx.tree_at(lambda n: n.spending, policy.networks, spending)
         mean = close_loop(Policy(networks, policy.constants, policy.structure), crowd, noise).mean
         return jnp.mean(((mean - state) / policy.constants.state_std) ** 2)
 
-    return lambda fusion_weight: (
-        scale * float(error(jax.device_get(fusion_weight), episodes.crowd, episodes.noise, episodes.state))
+    return lambda spending: (
+        scale * float(error(jax.device_get(spending), episodes.crowd, episodes.noise, episodes.state))
     )
 
 
 def run(problem, curve: Curve, seed: int) -> None:
     """Rounds of episodes and updates until the time is up; compilation counts."""
     policy, structure = problem.design.policy, problem.design.structure
-    curve.look(policy.networks.fusion_weight, 0)
+    curve.look(policy.networks.spending, 0)
     sampler = Sampler(problem.training, STEPS, BATCH, num_devices=jax.local_device_count(), seed=seed)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     hear = make_hear(structure, mesh, num_designs=1)
     play = make_play(structure, SETTINGS, mesh, num_designs=1)
     keys = jax.random.split(jax.random.key(seed), 1)
     networks, constants = jax.tree.map(lambda leaf: leaf[None], (policy.networks, policy.constants))
-    agents = jax.vmap(partial(make_agent, structure, settings=SETTINGS))(networks.fusion_weight, key=keys)
+    agents = jax.vmap(partial(make_agent, structure, settings=SETTINGS))(networks.spending, key=keys)
     train_state = jax.vmap(make_agent_optimiser(SETTINGS).init)(agents)
     everywhere = NamedSharding(mesh, PartitionSpec())
     networks, constants, agents, train_state, keys = jax.device_put(
@@ -81,7 +81,7 @@ def run(problem, curve: Curve, seed: int) -> None:
         round_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
         agents, train_state = play(networks, constants, agents, train_state, pool, round_keys)
         num_steps = number * SETTINGS.num_iterations * STEPS * pool.state.shape[0] * pool.state.shape[3]
-        curve.look(jax.tree.map(lambda leaf: leaf[0], jax.device_get(agents.fusion_weight)), num_steps)
+        curve.look(jax.tree.map(lambda leaf: leaf[0], jax.device_get(agents.spending)), num_steps)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,8 @@ import numpy as np
 
 import dpfuse
 import dpfuse.data
+from dpfuse.policy.policy import make_networks
 from dpfuse.policy.rollout import PackedWindows, SensorFeatures, draw_noise, encode_sensors, sum_by_window
-from dpfuse.policy.step import make_networks
 from dpfuse.systems import freeway
 from dpfuse.training.environment import Episodes
 from dpfuse.training.sampler import spaced_windows
@@ -62,15 +62,15 @@ def make_design(training: dpfuse.Trajectories, validation: dpfuse.Trajectories) 
         ppo=FIRST_ROUND,
         progress=True,
     )
-    fresh = make_networks(design.structure, jax.random.key(1)).fusion_weight
-    policy = eqx.tree_at(lambda p: p.networks.fusion_weight, design.policy, fresh)
+    fresh = make_networks(design.structure, jax.random.key(1)).spending
+    policy = eqx.tree_at(lambda p: p.networks.spending, design.policy, fresh)
     return dpfuse.Design(policy, design.guarantee, design.interval_s, design.training)
 
 
 def validation_episodes(problem: Problem) -> Episodes:
     """The validation windows, each with several draws of noise; the same for both learners."""
     policy = problem.design.policy
-    assert policy.structure.is_summed  # Algorithm 2 has the paper's f
+    assert policy.is_summed  # Algorithm 2 has the paper's f
     windows = spaced_windows(problem.validation, STEPS, VALIDATION_WINDOWS)
 
     @jax.jit

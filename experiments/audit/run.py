@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import beta
@@ -21,7 +19,7 @@ from scipy.stats import beta
 import dpfuse
 from dpfuse.audit import Bound, attack, plot_audit
 from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
-from dpfuse.policy import Constants, ExactStep, Structure, make_policy
+from dpfuse.policy import ExactStep
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
 from tools.results import ROOT, results_path, write_results
 
@@ -88,21 +86,19 @@ def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
 
 def make_design(guarantee: dpfuse.Guarantee) -> dpfuse.Design:
     """A road's design before training, spending evenly: f is replaced and E has no part in what leaks."""
-    structure = Structure(
+    return dpfuse.Design.untrained(
+        guarantee,
+        measurement_range=(0.0, [400.0, 30.0]),
+        interval_s=0.2,
         num_states=1,
         num_channels=2,
         features="ball",
         dimension=1,
         spending="constant",
-        accounting=guarantee.accounting,
-        charge_factor=1,
         horizon=NUM_STEPS,
         expected_stay=float(NUM_STEPS),
         crowd=30.0,
     )
-    radius = jnp.float32(float(guarantee.squared_radius))
-    constants = Constants(radius, jnp.zeros(2), jnp.array([400.0, 30.0]), jnp.zeros(1), jnp.ones(1))
-    return dpfuse.Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 0.2)
 
 
 def plot_one_driver(sweep: list[dict[str, Any]]) -> Figure:

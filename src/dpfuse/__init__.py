@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from dpfuse.evaluation import Comparison, Report, compare, evaluate
     from dpfuse.ledger import Entry, Ledger
-    from dpfuse.policy import Design, ExactStep, load
+    from dpfuse.policy import Design, ExactStep, check_estimator, check_filter, check_spending, load
     from dpfuse.remote import RemoteEstimator
     from dpfuse.training import PPO, Architecture, Optimisation, use_all_cores
     from dpfuse.training.train import train, train_many
@@ -53,6 +53,9 @@ __all__ = [
     "TrainingDiverged",
     "Trajectories",
     "audit_design",
+    "check_estimator",
+    "check_filter",
+    "check_spending",
     "compare",
     "evaluate",
     "load",
@@ -77,7 +80,7 @@ _HOME = {
     ),
     "evaluation": ("Comparison", "Report", "compare", "evaluate"),
     "ledger": ("Entry", "Ledger"),
-    "policy": ("Design", "ExactStep", "load"),
+    "policy": ("Design", "ExactStep", "check_estimator", "check_filter", "check_spending", "load"),
     "remote": ("RemoteEstimator",),
     "training": ("PPO", "Architecture", "Optimisation", "use_all_cores"),
     "training.train": ("train", "train_many"),

@@ -6,7 +6,7 @@ import numpy as np
 
 import dpfuse
 from dpfuse.centre import centre as centre_module
-from dpfuse.policy.networks import RecurrentFilter
+from dpfuse.policy.filters import GuidedFilter
 from support.centres import STREAMS, held_releases, reports
 
 # 900 rows: several calls of the compiled step.
@@ -60,13 +60,13 @@ def test_no_sensor_changes_what_another_adds(design, open_centre):
 def test_a_mean_over_sensors_would_be_detected(design, open_centre, monkeypatch):
     """Negative control. It needs programs that are compiled with the change."""
     monkeypatch.setattr(centre_module, "ExactStep", dpfuse.ExactStep)
-    own = RecurrentFilter._features
+    own = GuidedFilter.read
 
-    def centred(self, raw, present):
-        features = own(self, raw, present)
+    def centred(self, encoded, present, readout):
+        features = own(self, encoded, present, readout)
         return 0.5 * (features - features.mean(-2, keepdims=True))
 
-    monkeypatch.setattr(RecurrentFilter, "_features", centred)
+    monkeypatch.setattr(GuidedFilter, "read", centred)
     before = run_three_steps(design, open_centre, "before.db")
     after = run_three_steps(design, open_centre, "after.db", without(IDS[450]))
     assert any(one[owner] != row for one, two in zip(before, after, strict=True) for owner, row in two.items())

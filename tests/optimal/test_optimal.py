@@ -22,11 +22,11 @@ from dpfuse.cli import app
 from dpfuse.errors import FileRefused
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.simulation import next_belief, posterior
-from dpfuse.policy import Constants, Design, make_policy
+from dpfuse.policy import Design
 from dpfuse.systems import hidden_markov
 from experiments.optimality.crosscheck import crosscheck
 from support.belief import first_belief, posterior_of_state, update_belief
-from support.designs import make_guarantee, make_structure
+from support.designs import FIELDS, make_guarantee
 
 # A false alarm once in two million for each number.
 FIVE = 5.0
@@ -216,14 +216,12 @@ class TestSchedule:
 
 def even_design(problem: optimal.Problem, accounting: str = "total", num_channels: int = 1) -> Design:
     """Untrained, spending evenly."""
-    structure = make_structure(
-        accounting, adjacency="replace-one", features="box", num_channels=num_channels, dimension=num_channels,
-        spending="constant", horizon=problem.horizon, recurrent_filter="affine", crowd=float(problem.num_sensors),
-    )  # fmt: skip
     guarantee = make_guarantee(accounting, adjacency="replace-one", budget=problem.budget, order=problem.order)
-    low, high = np.zeros(num_channels), np.ones(num_channels)
-    constants = Constants(*map(jnp.float32, [guarantee.squared_radius, low, high, [0.5], [0.5]]))
-    return Design(make_policy(structure, constants, key=jax.random.key(0)), guarantee, 1.0)
+    fields = FIELDS | {
+        "features": "box", "num_channels": num_channels, "dimension": num_channels, "spending": "constant",
+        "horizon": problem.horizon, "recurrent_filter": "affine", "crowd": float(problem.num_sensors),
+    }  # fmt: skip
+    return Design.untrained(guarantee, measurement_range=(0.0, 1.0), state_mean=0.5, state_std=0.5, **fields)
 
 
 class TestGap:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dpfuse.policy import ExactStep, rollout
 from dpfuse.policy.exact import Proposal, join_proposals
+from dpfuse.policy.filters import GuidedFilter
 from dpfuse.policy.rollout import cut
 from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, from_grid, release
 from dpfuse.types import NOBODY
@@ -219,15 +220,13 @@ class TestEdges:
 class TestNegativeControls:
     def test_a_mean_over_sensors_would_be_seen(self, designs, monkeypatch):
         """The test of independence fails for a filter that breaks rule 2."""
-        from dpfuse.policy.networks import RecurrentFilter
+        own = GuidedFilter.read
 
-        own = RecurrentFilter._features
-
-        def centred(self, hidden, present):
-            features = own(self, hidden, present)
+        def centred(self, encoded, present, readout):
+            features = own(self, encoded, present, readout)
             return 0.5 * (features - features.mean(-2, keepdims=True))
 
-        monkeypatch.setattr(RecurrentFilter, "_features", centred)
+        monkeypatch.setattr(GuidedFilter, "read", centred)
         step = ExactStep(designs["total", "remove-one", "ball"], NUM_ROWS)
         before = run(step, FEED)
         ids = FEED.ids.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import equinox as eqx
 import jax
@@ -10,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpfuse
-from dpfuse.policy import Constants, Design, Structure, make_policy
-from dpfuse.privacy import FEATURE_SETS, charge_factor
+from dpfuse.policy import Design, Structure
+from dpfuse.privacy import FEATURE_SETS
 from dpfuse.systems import linear_gaussian
 from dpfuse.types import NOBODY, Guarantee, Trajectories
 
@@ -25,6 +26,21 @@ SOME_CASES = [
     ("individual", "replace-one", "ball"),
     ("individual", "remove-one", "orthant"),
 ]
+
+# A small structure; accounting and charge factor come with the guarantee.
+FIELDS = {
+    "num_states": 1,
+    "num_channels": 2,
+    "dimension": 2,
+    "spending": "adaptive",
+    "horizon": 6,
+    "expected_stay": 3.0,
+    "crowd": 4.0,
+    "recurrent_filter": "guided",
+    "filter_size": 8,
+    "fusion_size": 8,
+    "estimator_size": 8,
+}
 
 SMALL = dpfuse.Architecture(filter_size=4, fusion_size=4, estimator_size=8)
 BRIEF = dpfuse.Optimisation(
@@ -41,15 +57,11 @@ def make_design(
 ) -> Design:
     """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
     guarantee = None if features == "unbounded" else make_guarantee(accounting, adjacency, budget, order)
-    structure = make_structure(accounting, adjacency, features, **options)
-    constants = Constants(
-        jnp.float32(guarantee.squared_radius if guarantee else np.inf),
-        *(bound * jnp.ones(structure.num_channels) for bound in (-1.0, 1.0)),
-        jnp.arange(1.0, structure.num_states + 1),
-        2 * jnp.ones(structure.num_states),
-    )
-    policy = make_policy(structure, constants, key=jax.random.key(seed))
-    return Design(with_networks(policy, lambda leaf, rng: leaf + spread * rng.normal(size=leaf.shape)), guarantee, 0.5)
+    fields = FIELDS | {"features": features} | options
+    state_mean = np.arange(1.0, fields["num_states"] + 1)
+    design = Design.untrained(guarantee, state_mean=state_mean, state_std=2.0, interval_s=0.5, seed=seed, **fields)
+    policy = with_networks(design.policy, lambda leaf, rng: leaf + spread * rng.normal(size=leaf.shape))
+    return replace(design, policy=policy)
 
 
 def with_networks(policy, change, seed=0):
@@ -62,28 +74,12 @@ def with_networks(policy, change, seed=0):
 def departing(policy, departure):
     """The policy with its log-odds moved by `departure` at every step: a large one spends everything at once."""
     by_step = jnp.full(policy.structure.horizon, departure, jnp.float32)
-    return eqx.tree_at(lambda p: p.networks.fusion_weight.by_step, policy, by_step)
+    return eqx.tree_at(lambda p: p.networks.spending.by_step, policy, by_step)
 
 
 def make_structure(accounting="total", adjacency="remove-one", features="ball", **options) -> Structure:
-    fields = {
-        "num_states": 1,
-        "num_channels": 2,
-        "features": features,
-        "dimension": 2,
-        "spending": "adaptive",
-        "accounting": accounting,
-        "horizon": 6,
-        "expected_stay": 3.0,
-        "crowd": 4.0,
-        "recurrent_filter": "guided",
-        "filter_size": 8,
-        "fusion_size": 8,
-        "estimator_size": 8,
-    } | options
-    is_private = features != "unbounded"
-    factor = charge_factor(features, fields["dimension"], adjacency, accounting) if is_private else 1
-    return Structure(charge_factor=factor, **fields)
+    guarantee = None if features == "unbounded" else make_guarantee(accounting, adjacency)
+    return Structure.for_guarantee(guarantee, **FIELDS | {"features": features} | options)
 
 
 def busy_data(num_runs=3, num_steps=6, num_slots=5, num_channels=2, num_states=1, seed=0) -> Trajectories:

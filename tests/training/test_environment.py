@@ -41,8 +41,8 @@ def even(step_index):
 
 def without_g(policy):
     """The policy with a g that departs from nothing."""
-    silent = jax.tree.map(np.zeros_like, policy.networks.fusion_weight)
-    return eqx.tree_at(lambda p: p.networks.fusion_weight, policy, silent)
+    silent = jax.tree.map(np.zeros_like, policy.networks.spending)
+    return eqx.tree_at(lambda p: p.networks.spending, policy, silent)
 
 
 def play(envs, actions, seed=0):

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpfuse
+from dpfuse.policy import Policy
 from dpfuse.policy.rollout import close_loop, cut, draw_noise, encode_sensors, rollout, sum_by_window
-from dpfuse.policy.step import Policy, usable_budget
+from dpfuse.policy.step import usable_budget
 from dpfuse.training import alternating, pathwise, ppo
 from dpfuse.training.settings import PPO
 from support.designs import BRIEF, SMALL, busy_data, make_design, make_guarantee
@@ -77,7 +78,7 @@ class TestLoop:
         design, windows, noise = play_everything()
         exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
         played = close_loop(design.policy, encode_sensors(design.policy, windows), noise, exploration)
-        said = ppo.departures(design.policy.networks.fusion_weight, played.observed)
+        said = design.policy.networks.spending.over_time(played.observed)
         odds = np.exp(np.clip(said + exploration, -12, 12))
         left = float(usable_budget(design.policy))
         budget_left = np.full(odds.shape[1], left)
@@ -126,14 +127,14 @@ class TestSurrogate:
         agent, experience = self.experience()
 
         def by_hand(agent):
-            mean = ppo.departures(agent.fusion_weight, experience.observed)
+            mean = agent.spending.over_time(experience.observed)
             log_p = -0.5 * ((experience.action - mean) / jnp.exp(agent.log_spread)) ** 2 - agent.log_spread
             advantage = experience.advantage - jnp.mean(experience.advantage)
             return jnp.mean(advantage * log_p) / jnp.sqrt(jnp.mean(experience.advantage**2))
 
         found = jax.grad(lambda a: ppo.surrogate(a, experience, PPO()))(agent)
         expected = jax.grad(by_hand)(agent)
-        for name in ("fusion_weight", "log_spread"):
+        for name in ("spending", "log_spread"):
             pairs = jax.tree.leaves(getattr(found, name)), jax.tree.leaves(getattr(expected, name))
             for one, other in zip(*pairs, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
@@ -146,7 +147,7 @@ class TestSurrogate:
     def experience(self, **options):
         design, windows, _ = play_everything()
         pool = ppo.Pool(encode_sensors(design.policy, windows), jnp.asarray(windows.state))
-        agent = ppo.make_agent(design.structure, design.policy.networks.fusion_weight, PPO(), jax.random.key(3))
+        agent = ppo.make_agent(design.structure, design.policy.networks.spending, PPO(), jax.random.key(3))
         agent = eqx.tree_at(lambda a: a.log_spread, agent, jnp.log(0.3))
         return agent, ppo.play(design.policy, agent, pool, PPO(**options), jax.random.key(4))
 
@@ -173,12 +174,12 @@ def test_with_g_held_the_joint_loss_moves_f_and_estimator_alone():
         grads = jax.grad(lambda n: objective(Policy(n, policy.constants, policy.structure)))(policy.networks)
         return {
             name: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(getattr(grads, name)))
-            for name in ("recurrent_filter", "fusion_weight", "estimator")
+            for name in ("recurrent_filter", "spending", "estimator")
         }
 
     held = slopes(lambda policy: alternating.joint_loss(policy, windows, (noise, exploration)))
-    assert held["fusion_weight"] == 0 and min(held["recurrent_filter"], held["estimator"]) > 0
-    assert slopes(lambda policy: pathwise.loss(policy, windows, noise, exploration))["fusion_weight"] > 0
+    assert held["spending"] == 0 and min(held["recurrent_filter"], held["estimator"]) > 0
+    assert slopes(lambda policy: pathwise.loss(policy, windows, noise, exploration))["spending"] > 0
 
 
 class TestAlgorithm2:
@@ -198,7 +199,7 @@ class TestAlgorithm2:
     def test_each_half_leaves_the_other_alone(self, walks):
         """With no iterations of PPO g stays at even spending; with no updates of f and E they stay as they were."""
         frozen_g = train(walks, ppo=replace(SHORT, learning_rate=1e-30), optimisation=replace(BRIEF, num_updates=8))
-        weights = frozen_g.policy.networks.fusion_weight
+        weights = frozen_g.policy.networks.spending
         assert float(jnp.abs(weights.by_step).max()) < 1e-20 and float(jnp.abs(weights.head.weight).max()) < 1e-20
         still = replace(BRIEF, num_updates=2, learning_rate=1e-30)
         one, two = train(walks, optimisation=still), train(walks, optimisation=still, ppo=replace(SHORT, clip=0.1))
@@ -206,7 +207,7 @@ class TestAlgorithm2:
             pairs = (jax.tree.leaves(getattr(design.policy.networks, name)) for design in (one, two))
             for a, b in zip(*pairs, strict=True):
                 np.testing.assert_allclose(a, b, atol=1e-6)
-        assert float(jnp.abs(one.policy.networks.fusion_weight.by_step).max()) > 1e-3
+        assert float(jnp.abs(one.policy.networks.spending.by_step).max()) > 1e-3
 
     @pytest.mark.slow
     def test_accounts_of_ones_own(self, walks):

@@ -37,7 +37,7 @@ def test_ten_minutes_never_exceed_a_sensors_budget():
         optimisation=dpfuse.Optimisation(num_updates=2, batch_size=4, window=100, validation_windows=2),
     )
     # One that spends as fast as it can: every vehicle runs dry, and none goes further.
-    greedy = eqx.tree_at(lambda p: p.networks.fusion_weight.head.bias, design.policy, jnp.array([20.0]))
+    greedy = eqx.tree_at(lambda p: p.networks.spending.head.bias, design.policy, jnp.array([20.0]))
     test = traffic(1, 2, 60.0 * MINUTES)
     report = dpfuse.evaluate(replace(design, policy=greedy), test, num_draws=1)
     assert len(report.mse_per_step) == STEPS

@@ -58,7 +58,7 @@ class TestLearning:
     def test_sensors_who_hear_what_is_known_say_what_is_not(self, trained, walks):
         """Guidance is worth a third of the error at least (measured: 45%)."""
         own = train(walks, architecture=replace(SMALL, recurrent_filter="gru"))
-        assert trained.structure.is_guided and not own.structure.is_guided
+        assert trained.structure.recurrent_filter == "guided" and own.structure.recurrent_filter == "gru"
         guided_error, own_error = (dpfuse.evaluate(design, walks[2]).mse for design in (trained, own))
         assert guided_error < own_error * 2 / 3
 
@@ -123,10 +123,10 @@ class TestWhoIsGuided:
         guided = replace(SMALL, recurrent_filter="guided")
         options = {"method": "ppo", "ppo": dpfuse.PPO(num_rounds=2, num_iterations=2, num_episodes=64)}
         design = train(walks, architecture=guided, optimisation=replace(BRIEF, num_updates=40), **options)
-        assert design.structure.is_guided
+        assert design.structure.recurrent_filter == "guided"
         assert design.training["validation_mse"] < 0.4 * prior_error(walks[1])
         assert np.abs(design.policy.networks.recurrent_filter.guide).max() > 0
-        assert np.abs(design.policy.networks.fusion_weight.by_step).max() > 0
+        assert np.abs(design.policy.networks.spending.by_step).max() > 0
 
 
 class TestSeeds:
@@ -250,7 +250,10 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"spending": "greedy"}, "spending must be one of constant, schedule, adaptive, got 'greedy'"),
+            (
+                {"spending": "greedy"},
+                "spending must be one of constant, .* class of your own, got 'greedy'",
+            ),
             ({"method": "sarsa"}, "method must be one of pathwise, ppo, got 'sarsa'"),
             ({"horizon": 9}, "window must be at most the 8 steps of the shortest part, got 9"),
             ({"horizon": 0}, "horizon must be at least 1, got 0"),

@@ -23,12 +23,12 @@ from jaxtyping import Array, Float
 
 from dpfuse._arrays import Floats32
 from dpfuse.audit.worlds import Canary, crowd_reports, measurement_range
+from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
-from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.step import (
-    Policy,
-    Private,
-    Public,
+    PrivateCarry,
+    PublicCarry,
     Reports,
     contribute,
     estimate,
@@ -69,7 +69,7 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
     low, high = measurement_range(design)
     crowd = jnp.asarray(crowd_reports(design, num_steps, seed), jnp.float32)
     noise_key = jax.random.key(seed)
-    num_paths = _NUM_GUIDED_PATHS if design.structure.is_guided else _NUM_PATHS
+    num_paths = _NUM_GUIDED_PATHS if design.policy.networks.recurrent_filter.is_guided else _NUM_PATHS
     noise = jax.random.normal(noise_key, (num_steps, num_paths, design.structure.dimension))
     setting = _Setting(design.policy, crowd, noise)
     singles = _hand_made(num_steps, len(low), seed)
@@ -150,7 +150,9 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
     is_heard = jnp.tile((jnp.arange(in_each) != 1) | (not has_two), num_paths)
     everybody = jnp.ones(num_paths * in_each, bool)
 
-    def step(carry: tuple[Public, Private], inputs: tuple[Array, Array]) -> tuple[tuple[Public, Private], Array]:
+    def step(
+        carry: tuple[PublicCarry, PrivateCarry], inputs: tuple[Array, Array]
+    ) -> tuple[tuple[PublicCarry, PrivateCarry], Array]:
         public, private = carry
         values, noise_now = inputs
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from dpfuse._arrays import Booleans, Floats, Integers
+from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
-from dpfuse.policy.networks import AnyArray
-from dpfuse.policy.step import Networks, Policy
+from dpfuse.policy.filters import RecurrentFilter
+from dpfuse.policy.policy import Networks, Policy
 from dpfuse.privacy.loss import FeatureSet
 from dpfuse.types import NOBODY
 
@@ -99,22 +100,20 @@ def _feed(canary: Canary | None, crowd: Floats) -> Feed:
     return Feed(ids, measurements, present)
 
 
-class LoudFilter(eqx.Module):
+class LoudFilter(RecurrentFilter):
     """The f that leaks most: features at one end of their set or at the other, by the sign of the first channel."""
 
     features: FeatureSet = eqx.field(static=True)
     high: tuple[float, ...] = eqx.field(static=True)
     low: tuple[float, ...] = eqx.field(static=True)
-    hidden_size: int = eqx.field(static=True, default=1)
+    hidden_size: int = eqx.field(static=True)
 
-    def readout(self, known: Array) -> None:
-        return None
+    def __init__(self, features: FeatureSet, high: tuple[float, ...], low: tuple[float, ...]) -> None:
+        self.features, self.high, self.low, self.hidden_size = features, high, low, 0
 
-    def step(
-        self, hidden: Array, inputs: Array, present: Array, arrived: AnyArray, readout: None, stream: AnyArray
-    ) -> tuple[Array, Array]:
+    def step(self, hidden: AnyArray, inputs: AnyArray, present: AnyArray, arrived: AnyArray) -> tuple[Array, Array]:
         ends = jnp.where(inputs[:, :1] > 0, jnp.array([self.high]), jnp.array([self.low]))
-        return hidden, jnp.where(present[:, None], ends, 0.0)
+        return jnp.asarray(hidden), jnp.where(present[:, None], ends, 0.0)
 
 
 def with_loud_filter(design: Design) -> Design:
@@ -131,7 +130,7 @@ def with_loud_filter(design: Design) -> Design:
         ends = _INSIDE * first, _INSIDE * rest[0] if rest else 0 * first
     high, low = (tuple(end.tolist()) for end in ends)
     networks = design.policy.networks
-    loud = Networks(cast(Any, LoudFilter(features, high, low)), networks.fusion_weight, networks.estimator)
+    loud = Networks(LoudFilter(features, high, low), networks.spending, networks.estimator)
     return replace(design, policy=Policy(loud, design.policy.constants, structure))
 
 

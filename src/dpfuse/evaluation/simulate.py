@@ -12,8 +12,8 @@ from jaxtyping import PRNGKeyArray
 
 from dpfuse._arrays import Integers
 from dpfuse.policy.design import Design
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import PackedWindows, Rollout, cut, draw_noise, pad_rows, rollout
-from dpfuse.policy.step import Policy
 from dpfuse.types import Trajectories
 
 _BATCH = 64

@@ -1,4 +1,4 @@
-"""The arrays of a tree by name, as a file keeps them, and back."""
+"""The arrays of a tree by name, as a file stores them, and the tree from these."""
 
 from __future__ import annotations
 
@@ -13,18 +13,25 @@ from numpy.typing import NDArray
 
 Tree = TypeVar("Tree")
 
+# An argument may be an array of NumPy; JAX takes it as it is.
+AnyArray = jax.Array | np.ndarray
+
 
 def to_arrays(tree: Any) -> dict[str, NDArray[Any]]:
-    """Every array of the tree, by where it is in it."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf) for path, leaf in leaves}
+    """Every array of the tree, by its place in it."""
+    return {name: np.asarray(leaf) for name, leaf in _leaves(tree)}
 
 
 def from_arrays(blank: Tree, arrays: Mapping[str, NDArray[Any]], may_be_infinite: str = "") -> Tree:
-    """The tree with these arrays in place of its own, if they are as many, of the same shapes, and finite."""
-    expected = to_arrays(blank)
-    shapes = {name: (array.shape, array.dtype) for name, array in arrays.items()}
-    if shapes != {name: (array.shape, array.dtype) for name, array in expected.items()}:
+    """The tree with these arrays at their places, if they are those of `blank` in number and shape, and finite.
+
+    Args:
+        blank: a tree of arrays, or of their shapes alone as `jax.eval_shape` gives them.
+        arrays: by their place in the tree.
+        may_be_infinite: the place of the one array that may be.
+    """
+    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank)}
+    if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
         raise ValueError("its arrays do not fit its structure")
     if not all(np.isfinite(array).all() for name, array in arrays.items() if name != may_be_infinite):
         raise ValueError("its arrays must be finite")
@@ -33,8 +40,13 @@ def from_arrays(blank: Tree, arrays: Mapping[str, NDArray[Any]], may_be_infinite
 
 
 def fingerprint_of(settings: object, tree: Any) -> str:
-    """A SHA-256 of settings, by their `repr`, and of every array with its name."""
+    """A SHA-256 of the `repr` of settings and of every array with its name."""
     digest = hashlib.sha256(repr(settings).encode())
     for name, array in sorted(to_arrays(tree).items()):
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return digest.hexdigest()
+
+
+def _leaves(tree: Any) -> list[tuple[str, Any]]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(jax.tree_util.keystr(path, simple=True, separator="."), leaf) for path, leaf in leaves]

@@ -1,25 +1,29 @@
-"""E alone, in a file for whoever reads the releases: nothing of f and g is in it, nor a trace of what they were."""
+"""E alone, in a file for those who read the releases. The file holds nothing of f and g."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from dpfuse import _archive
 from dpfuse.errors import FileRefused
 from dpfuse.policy.array_tree import fingerprint_of, from_arrays, to_arrays
-from dpfuse.policy.networks import AffineFilter, Estimator, FusionWeight
-from dpfuse.policy.step import Constants, Networks, Policy
+from dpfuse.policy.estimators import Estimator
+from dpfuse.policy.parts import Part, PartMissing, find_estimator
+from dpfuse.policy.policy import Constants, Networks, Policy, make_networks
 from dpfuse.policy.structure import Structure
 
 _VERSION = 2
-# Settings of f and g, which E has no use for.
+# Settings of f and g, which E does not read.
 _NOT_OF_E: dict[str, Any] = {
     "num_channels": 1,
     "expected_stay": 1.0,
@@ -51,11 +55,15 @@ def export_estimator(policy: Policy, path: str | os.PathLike[str]) -> None:
     _archive.write(path, metadata, to_arrays(alone))
 
 
-def import_estimator(path: str | os.PathLike[str]) -> Policy:
-    """What `export_estimator` wrote, as a policy that can `estimate`; its f and g have no weights.
+def import_estimator(path: str | os.PathLike[str], parts: Sequence[Part] = ()) -> Policy:
+    """What `export_estimator` wrote, as a policy that can `estimate`; its f and g are 0.
+
+    Args:
+        path: of the file.
+        parts: the class of E, if it is a user's own.
 
     Raises:
-        FileRefused: if anything in it is not as it should be.
+        FileRefused: the file is damaged, was changed, is of another version, or needs a class that is not in `parts`.
     """
     metadata, arrays = _archive.read(path, "estimator")
     if metadata.get("version") != _VERSION:
@@ -64,18 +72,24 @@ def import_estimator(path: str | os.PathLike[str]) -> Policy:
         )
     try:
         structure = Structure(**metadata["structure"], **_NOT_OF_E)
-        alone = from_arrays(_blank(structure), arrays)
+        alone = from_arrays(_blank(structure, parts), arrays)
+    except PartMissing as error:
+        raise FileRefused(f"{path} cannot be read: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise FileRefused(f"{path} is not an estimator that this version can read: {error}") from error
     if fingerprint_of(structure, alone) != metadata.get("fingerprint"):
         raise FileRefused(f"{path} was changed after it was written; its fingerprint does not match")
-    nothing = FusionWeight(replace(structure, spending="constant"), key=jax.random.key(0))
     constants = Constants(alone.squared_radius, jnp.zeros(1), jnp.ones(1), alone.state_mean, alone.state_std)
-    return Policy(Networks(AffineFilter(), nothing, alone.estimator), constants, structure)
+    without_f_and_g = replace(structure, spending="constant", estimator="gru")
+    shapes = jax.eval_shape(partial(make_networks, without_f_and_g), jax.random.key(0))
+    zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
+    networks = Networks(zeros.recurrent_filter, zeros.spending, alone.estimator)
+    return Policy(networks, constants, structure)
 
 
-def _blank(structure: Structure) -> _Alone:
+def _blank(structure: Structure, parts: Sequence[Part]) -> _Alone:
     if not structure.is_private:
         raise ValueError("its features must be bounded: the non-private floor may not be released")
-    states = jnp.zeros(structure.num_states)
-    return _Alone(Estimator(structure, key=jax.random.key(0)), jnp.zeros(()), states, states)
+    kind, by_state = find_estimator(structure.estimator, parts), jnp.zeros(structure.num_states)
+    estimator = jax.eval_shape(lambda key: kind(structure, key=key), jax.random.key(0))
+    return _Alone(estimator, jnp.zeros(()), by_state, by_state)

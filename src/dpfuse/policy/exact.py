@@ -20,12 +20,12 @@ from dpfuse._arrays import Floats, Floats32, Integers
 from dpfuse._keyed_arrays import ABSENT
 from dpfuse.policy.design import Design
 from dpfuse.policy.memory import Memory
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.step import (
     HEADROOM,
     Estimate,
-    Policy,
-    Private,
-    Public,
+    PrivateCarry,
+    PublicCarry,
     Query,
     Reports,
     contribute,
@@ -61,7 +61,7 @@ class Carry(NamedTuple):
 
     num_steps: int
     memory: Memory
-    public: Public
+    public: PublicCarry
     query: Query
     accounts: Accounts
 
@@ -333,7 +333,7 @@ def _join(parts: Sequence[jax.Array]) -> Floats32:
     return np.asarray(parts[0]) if len(parts) == 1 else np.concatenate(parts)
 
 
-def _first_query(policy: Policy, num_streams: int) -> tuple[Public, Query]:
+def _first_query(policy: Policy, num_streams: int) -> tuple[PublicCarry, Query]:
     """Streams from which nothing was released, and what is asked then."""
     return make_query(policy, init_public(policy, num_streams))
 
@@ -346,11 +346,11 @@ def _private_part(policy: Policy, query: Query, hidden: jax.Array, block: jax.Ar
     """
     stream, present, arrived, account = block[:, -4].astype(jnp.int32), block[:, -3] > 0, block[:, -2] > 0, block[:, -1]
     reports = Reports(block[:, :-4], present, arrived, stream)
-    private, contributions, features = contribute(policy, Private(hidden, account), reports, query)
+    private, contributions, features = contribute(policy, PrivateCarry(hidden, account), reports, query)
     return private.hidden, features if policy.structure.accounting == "total" else contributions
 
 
-def _public_part(policy: Policy, public: Public, block: jax.Array) -> tuple[Public, Query, Estimate]:
+def _public_part(policy: Policy, public: PublicCarry, block: jax.Array) -> tuple[PublicCarry, Query, Estimate]:
     """The estimate from weight and release, side by side in one block, and what is asked in the next step."""
     public, result = estimate(policy, public, block[:, 0], block[:, 1:])
     public, query = make_query(policy, public)

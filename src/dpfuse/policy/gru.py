@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
+from dpfuse.policy.array_tree import AnyArray
+
 
 class Gates(NamedTuple):
     """Reset gate r, update gate u, the recurrent term U_n h + c, and the new value n."""
@@ -50,13 +52,24 @@ class GRU(eqx.Module):
         return self.advance(hidden.T, inputs.T).T
 
     def advance(
-        self, hidden: Float[Array, "h columns"], inputs: Float[Array, "n columns"]
+        self, hidden: Float[AnyArray, "h columns"], inputs: Float[AnyArray, "n columns"]
     ) -> Float[Array, "h columns"]:
         """The same, in columns."""
         _, update, _, new = self.gates(hidden, inputs)
         return new + update * (hidden - new)
 
-    def gates(self, hidden: Float[Array, "h columns"], inputs: Float[Array, "n columns"]) -> Gates:
+    def advance_present(
+        self,
+        hidden: AnyArray,
+        inputs: AnyArray,
+        present: Bool[AnyArray, " columns"],
+        arrived: Bool[AnyArray, " columns"],
+    ) -> Float[Array, "h columns"]:
+        """The same; a column that has arrived starts from zero, and one that is not present keeps what it has."""
+        before = jnp.where(arrived[None], 0.0, hidden)
+        return jnp.where(present[None], self.advance(before, inputs), before)
+
+    def gates(self, hidden: Float[AnyArray, "h columns"], inputs: Float[AnyArray, "n columns"]) -> Gates:
         size = self.hidden_size
         from_input = self.input_weight @ inputs + self.bias[:, None]
         from_hidden = self.hidden_weight @ hidden
@@ -74,15 +87,10 @@ def over_time(
     present: Bool[Array, "K columns"],
     arrived: Bool[Array, "K columns"],
 ) -> Float[Array, "K h columns"]:
-    """The hidden states after each step, from zero, in columns; gradients reach the weights, not the inputs.
-
-    A column that arrived starts from zero, one without input keeps what it has.
-    """
+    """The hidden states after each step, from zero, in columns; gradients reach the weights, not the inputs."""
 
     def step(hidden: Array, at_step: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        x, is_present, has_arrived = at_step
-        hidden = jnp.where(has_arrived[None], 0.0, hidden)
-        hidden = jnp.where(is_present[None], gru.advance(hidden, x), hidden)
+        hidden = gru.advance_present(hidden, *at_step)
         return hidden, hidden
 
     start = jnp.zeros((gru.hidden_size, inputs.shape[-1]), inputs.dtype)
@@ -127,3 +135,20 @@ def _backward(saved: _Saved, cotangent: Float[Array, "K h columns"]) -> tuple[GR
 
 
 over_time.defvjp(_forward, _backward)
+
+
+def read_over_time(gru: GRU, head: eqx.nn.Linear, inputs: Float[Array, "K rows n"]) -> Float[Array, "K rows"]:
+    """One number for each row and step: the GRU's pass over time, read out by a linear layer."""
+    everywhere = jnp.ones(inputs.shape[:2], bool)
+    hidden = over_time(gru, jnp.swapaxes(inputs, 1, 2), everywhere, ~everywhere)
+    return jnp.einsum("khw,h->kw", hidden, head.weight[0]) + bias_of(head)[0, 0]
+
+
+def linear(layer: eqx.nn.Linear, rows: Float[Array, "rows n"]) -> Float[Array, "rows m"]:
+    """The layer applied to each row."""
+    return rows @ layer.weight.T + bias_of(layer)
+
+
+def bias_of(layer: eqx.nn.Linear) -> Float[Array, "1 m"]:
+    assert layer.bias is not None  # all of ours have one
+    return layer.bias[None]

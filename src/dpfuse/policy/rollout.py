@@ -10,10 +10,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from dpfuse._arrays import Integers
-from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.array_tree import AnyArray
+from dpfuse.policy.filters import read_features
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.step import (
-    Policy,
-    Public,
+    PublicCarry,
     Reports,
     estimate,
     init_private,
@@ -105,7 +106,7 @@ def encode_sensors(policy: Policy, windows: PackedWindows) -> SensorFeatures:
 
 
 def sum_by_window(crowd: SensorFeatures, num_windows: int) -> SensorFeatures:
-    """One row for each window, with the sum of its features: all that a loop needs where `Structure.is_summed`."""
+    """One row for each window, with the sum of its features: all that a loop needs where `Policy.is_summed`."""
     steps, _, dimension = crowd.encoded.shape
     total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.encoded, mode="drop")
     always = jnp.ones((steps, num_windows), bool)
@@ -119,12 +120,12 @@ def close_loop(
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Rollout:
     """The loop through the releases; `exploration` as in `choose_weight`."""
-    is_summed = policy.structure.is_summed
+    is_summed = policy.is_summed
     rows = sum_by_window(crowd, noise.shape[1]) if is_summed else crowd
 
     def loop_step(
-        carry: tuple[Public, Array], now: tuple[Array, AnyArray, AnyArray, Array, Array]
-    ) -> tuple[tuple[Public, Array], tuple[Array, Array, Array, Array, Array]]:
+        carry: tuple[PublicCarry, Array], now: tuple[Array, AnyArray, AnyArray, Array, Array]
+    ) -> tuple[tuple[PublicCarry, Array], tuple[Array, Array, Array, Array, Array]]:
         public, account = carry
         encoded, present, arrived, noise_now, explored = now
         observed = observe(policy, public)
@@ -133,7 +134,7 @@ def close_loop(
             contributions = weight[:, None] * encoded
             released = noise_now + contributions
         else:
-            features = policy.networks.recurrent_filter.read(encoded, present, readout, rows.window)
+            features = read_features(policy.networks.recurrent_filter, encoded, present, readout, rows.window)
             account = open_accounts(policy, account, arrived)
             account, contributions = scale_contributions(policy, account, features, rows.window, weight)
             released = release(contributions, rows.window, noise_now)

@@ -1,67 +1,34 @@
 """One step of Algorithm 1, in three parts: contribute (private), release (noise passed in), estimate (public).
 
 This one step serves training, evaluation and the live centre. It works on many streams at once: sensors are rows, and
-`Reports.stream` says to which stream a row belongs.
+`Reports.stream` is the number of the stream that a row belongs to.
 
-Budgets are kept as squared radii: 2 B / alpha is what one sensor's contributions may add up to in squared norm, in
-units of the noise's standard deviation, divided by the charge factor c of the feature set (Theorem 2 has c = d):
+Budgets are squared radii in units of the noise's standard deviation. A release with fusion weight g costs c g^2, where
+c is the charge factor of the feature set (Theorem 2 has c = d), and the costs add up to 2 B / alpha at most:
 
     loss = alpha c g^2 / 2 <= s    <=>    c g^2 <= 2 s / alpha.
 
-The floating-point bookkeeping here steers the networks; what may be released is decided in integers
-(`dpfuse.privacy`), and a small headroom keeps the two from disagreeing at the last bit.
+The float32 budgets here steer the networks. Integer code (`dpfuse.privacy`) decides what is released. A small headroom
+keeps the two from disagreeing at the last bit.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-import equinox as eqx
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Int
 
-from dpfuse.policy.networks import AffineFilter, AnyArray, Estimator, FusionWeight, Readout, RecurrentFilter
-from dpfuse.policy.structure import Structure
+from dpfuse.policy.array_tree import AnyArray
+from dpfuse.policy.filters import Readout, read_features
+from dpfuse.policy.policy import Policy
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
 HEADROOM = 2.0**-12
-# A sensor with less than this share of its budget left adds nothing, unless that costs no more than it has left.
+# A sensor that would overdraw its account, with less than this share of its budget left, adds nothing.
 SMALLEST_ACCOUNT = 2.0**-20
 # exp() of a departure from even spending stays finite.
 LARGEST_DEPARTURE = 12.0
-
-
-class Networks(eqx.Module):
-    """What training changes."""
-
-    recurrent_filter: RecurrentFilter | AffineFilter
-    fusion_weight: FusionWeight
-    estimator: Estimator
-
-
-class Constants(eqx.Module):
-    """What training leaves alone.
-
-    Attributes:
-        squared_radius: 2 B / alpha, the budget; infinite where nothing is promised.
-        measurement_low, measurement_high: the range of each channel; finite values outside are clipped to it.
-        state_mean, state_std: of the state in the training data.
-    """
-
-    squared_radius: Float[Array, ""]
-    measurement_low: Float[Array, " n_y"]
-    measurement_high: Float[Array, " n_y"]
-    state_mean: Float[Array, " n_x"]
-    state_std: Float[Array, " n_x"]
-
-
-class Policy(eqx.Module):
-    """Fusion policy and estimator: networks, constants and the structure that both were made for."""
-
-    networks: Networks
-    constants: Constants
-    structure: Structure = eqx.field(static=True)
 
 
 class Reports(NamedTuple):
@@ -70,9 +37,9 @@ class Reports(NamedTuple):
     Attributes:
         measurements: shape (rows, n_y).
         present: whether the row holds a report.
-        arrived: whether the row's sensor is a new one, that starts with fresh memory. Its account is opened apart, by
-            `open_accounts` in a simulation and by the ledger in a live centre, where accounts outlast a visit.
-        stream: the stream that the row belongs to; rows of no stream have a number past the last.
+        arrived: whether the row's sensor is a new one, which starts with fresh memory. Accounts are opened elsewhere:
+            by `open_accounts` in a simulation, by the ledger in a live centre, where an account outlasts a visit.
+        stream: number of the row's stream; a row of no stream has a number past the last.
     """
 
     measurements: Float[AnyArray, "rows n_y"]
@@ -81,11 +48,11 @@ class Reports(NamedTuple):
     stream: Int[AnyArray, " rows"]
 
 
-class Private(NamedTuple):
-    """What the centre remembers of each sensor: never to be shown.
+class PrivateCarry(NamedTuple):
+    """What the centre remembers of each sensor. Private: never to be shown.
 
     Attributes:
-        hidden: the recurrent filter's memory of the sensor's own measurements.
+        hidden: f's memory of the sensor's own measurements.
         account: squared radius left to the sensor (individual accounting).
     """
 
@@ -93,22 +60,29 @@ class Private(NamedTuple):
     account: Float[Array, " rows"]
 
 
-class Public(NamedTuple):
-    """What anybody could compute from the releases: the memories of g and E, and the budget left (total accounting)."""
+class PublicCarry(NamedTuple):
+    """What anybody can compute from the releases.
+
+    Attributes:
+        step_index: number of the step to come, from 0.
+        spending_hidden, estimator_hidden: the memories of g and E.
+        budget_left: squared radius left to the stream (total accounting).
+        last: the last release, its reliability, and the last estimate, as g reads them.
+    """
 
     step_index: Int[Array, ""]
-    fusion_hidden: Float[Array, "streams h"]
-    estimator_hidden: Float[Array, "streams h"]
+    spending_hidden: Float[Array, "streams h"]
+    estimator_hidden: Float[Array, "streams e"]
     budget_left: Float[Array, " streams"]
     last: Float[Array, "streams inputs"]
 
 
 class Query(NamedTuple):
-    """What the sensors are asked in one step: a function of past releases, and public.
+    """The public query of a step: the weight g_k and, for a guided filter, f's readout.
 
     Attributes:
-        fusion_weight: g_k, of each stream.
-        readout: what a guided f makes of a sensor's memory; None for one that is not guided.
+        fusion_weight: g_k of each stream.
+        readout: of each stream, see `RecurrentFilter.make_readout`; None for a filter that is not guided.
     """
 
     fusion_weight: Float[Array, " streams"]
@@ -116,43 +90,27 @@ class Query(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """The state as E sees it, in the state's own units."""
+    """E's estimate of the state, in the state's own units."""
 
     mean: Float[Array, "streams n_x"]
     std: Float[Array, "streams n_x"]
 
 
-def make_networks(structure: Structure, key: PRNGKeyArray) -> Networks:
-    """Fresh weights, with which a policy spends evenly."""
-    filter_key, fusion_key, estimator_key = jax.random.split(key, 3)
-    is_affine = structure.recurrent_filter == "affine"
-    return Networks(
-        recurrent_filter=AffineFilter() if is_affine else RecurrentFilter(structure, key=filter_key),
-        fusion_weight=FusionWeight(structure, key=fusion_key),
-        estimator=Estimator(structure, key=estimator_key),
-    )
-
-
-def make_policy(structure: Structure, constants: Constants, *, key: PRNGKeyArray) -> Policy:
-    """A policy with fresh weights."""
-    return Policy(make_networks(structure, key), constants, structure)
-
-
-def init_private(policy: Policy, num_rows: int) -> Private:
-    """Sensors about whom nothing is known and who have spent nothing."""
+def init_private(policy: Policy, num_rows: int) -> PrivateCarry:
+    """Sensors that have reported nothing and spent nothing."""
     hidden = jnp.zeros((num_rows, policy.networks.recurrent_filter.hidden_size))
-    return Private(hidden, jnp.broadcast_to(usable_budget(policy), (num_rows,)))
+    return PrivateCarry(hidden, jnp.broadcast_to(usable_budget(policy), (num_rows,)))
 
 
-def init_public(policy: Policy, num_streams: int) -> Public:
+def init_public(policy: Policy, num_streams: int) -> PublicCarry:
     """Streams from which nothing has been released."""
-    structure = policy.structure
-    return Public(
+    structure, networks = policy.structure, policy.networks
+    return PublicCarry(
         step_index=jnp.zeros((), jnp.int32),
-        fusion_hidden=jnp.zeros((num_streams, structure.fusion_size)),
-        estimator_hidden=jnp.zeros((num_streams, structure.estimator_size)),
+        spending_hidden=jnp.zeros((num_streams, networks.spending.hidden_size)),
+        estimator_hidden=jnp.zeros((num_streams, networks.estimator.hidden_size)),
         budget_left=jnp.broadcast_to(usable_budget(policy), (num_streams,)),
-        last=jnp.zeros((num_streams, structure.dimension + 1 + 2 * structure.num_states)),
+        last=jnp.zeros((num_streams, structure.num_observed - 2)),  # g reads step and budget left besides
     )
 
 
@@ -161,30 +119,32 @@ def usable_budget(policy: Policy) -> Float[Array, ""]:
     return policy.constants.squared_radius * (1 - HEADROOM)
 
 
-def observe(policy: Policy, public: Public) -> Float[Array, "streams inputs"]:
-    """What g reads: the last release with its reliability, the last estimate, the step and the budget left."""
+def observe(policy: Policy, public: PublicCarry) -> Float[Array, "streams inputs"]:
+    """What g reads: the last release, its reliability, the last estimate, the step and the budget left."""
     return jnp.concatenate([public.last, _clock(policy, public)], axis=-1)
 
 
 def make_query(
-    policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0
-) -> tuple[Public, Query]:
-    """The next step's query: how loud, by g, and about what, by f's guidance; `exploration` as in `choose_weight`."""
+    policy: Policy, public: PublicCarry, exploration: Float[Array, " streams"] | float = 0.0
+) -> tuple[PublicCarry, Query]:
+    """The public query of the next step; `exploration` as in `choose_weight`."""
     public, weight = choose_weight(policy, public, exploration)
-    return public, Query(weight, policy.networks.recurrent_filter.readout(public.estimator_hidden))
+    return public, Query(weight, policy.networks.recurrent_filter.make_readout(public.estimator_hidden))
 
 
 def choose_weight(
-    policy: Policy, public: Public, exploration: Float[Array, " streams"] | float = 0.0
-) -> tuple[Public, Float[Array, " streams"]]:
+    policy: Policy, public: PublicCarry, exploration: Float[Array, " streams"] | float = 0.0
+) -> tuple[PublicCarry, Float[Array, " streams"]]:
     """The fusion weight g_k of each stream, from past releases alone (the paper's step 5).
 
-    Total accounting spends a share of what is left, so it cannot overspend; individual accounting sets a common
-    scale, and each sensor then stays within its own account. `exploration`, for training, moves the departure from
-    even spending by random log-odds: whatever it is, the budget holds.
+    With total accounting the weight spends a share of what is left to the stream. With individual accounting it is one
+    scale for all sensors, and each then stays within its own account. So no rule can overspend.
+
+    Args:
+        exploration: random log-odds that training adds to the departure from even spending.
     """
-    structure = policy.structure
-    hidden, departure = policy.networks.fusion_weight(public.fusion_hidden, observe(policy, public), public.step_index)
+    structure, spending = policy.structure, policy.networks.spending
+    hidden, departure = spending.step(public.spending_hidden, observe(policy, public), public.step_index)
     departure = departure + exploration
     if not structure.is_private:
         weight = jnp.ones_like(departure)
@@ -193,10 +153,10 @@ def choose_weight(
         weight = jnp.sqrt(share * usable_budget(policy) / structure.charge_factor)
     else:
         weight = weight_for(policy, public, share_of_rest(policy, public, departure))
-    return public._replace(fusion_hidden=hidden), weight
+    return public._replace(spending_hidden=hidden), weight
 
 
-def share_of_rest(policy: Policy, public: Public, departure: Float[Array, " streams"]) -> Float[Array, " streams"]:
+def share_of_rest(policy: Policy, public: PublicCarry, departure: Float[Array, " streams"]) -> Float[Array, " streams"]:
     """The even share 1 / (steps left), its odds moved by `departure`; the last step takes all that is left."""
     structure = policy.structure
     assert structure.horizon is not None  # total accounting has an end
@@ -207,7 +167,7 @@ def share_of_rest(policy: Policy, public: Public, departure: Float[Array, " stre
     return odds / (odds + (steps_left - 1))
 
 
-def weight_for(policy: Policy, public: Public, share: Float[Array, " streams"]) -> Float[Array, " streams"]:
+def weight_for(policy: Policy, public: PublicCarry, share: Float[Array, " streams"]) -> Float[Array, " streams"]:
     """The fusion weight that spends this share, in [0, 1], of what is left to each stream (total accounting)."""
     return _sqrt(share * public.budget_left / policy.structure.charge_factor)
 
@@ -217,7 +177,7 @@ def _odds(departure: Float[Array, " streams"]) -> Float[Array, " streams"]:
 
 
 def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y"], Bool[Array, "*rows"]]:
-    """What f reads of each report, in [-1, 1], and which rows have one: a non-finite report counts as absent."""
+    """What f reads of each report, in [-1, 1], and which rows have one; one that is not finite counts as absent."""
     constants, shape = policy.constants, reports.measurements.shape
     low, high = (jnp.broadcast_to(b, shape) for b in (constants.measurement_low, constants.measurement_high))
     present = jnp.logical_and(reports.present, jnp.all(jnp.isfinite(reports.measurements), axis=-1))
@@ -228,7 +188,7 @@ def to_inputs(policy: Policy, reports: Reports) -> tuple[Float[Array, "*rows n_y
 def open_accounts(
     policy: Policy, account: Float[Array, " rows"], arrived: Bool[AnyArray, " rows"]
 ) -> Float[Array, " rows"]:
-    """The accounts, a full one for every sensor that arrived."""
+    """The accounts, with a full one for every sensor that has arrived."""
     return jnp.where(arrived, usable_budget(policy), account)
 
 
@@ -239,9 +199,9 @@ def scale_contributions(
     stream: Int[AnyArray, " rows"],
     weight: Float[Array, " streams"],
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows d"]]:
-    """Accounts and contributions g_k f_i; with individual accounting none adds more than its account holds.
+    """Accounts and contributions g_k f_i; with individual accounting no sensor adds more than its account holds.
 
-    Who would is scaled down to what is left, and silent if that is next to nothing.
+    A contribution that would cost more is scaled down to what is left, and to 0 if that is next to nothing.
     """
     contributions = weight.at[stream].get(mode="fill", fill_value=0.0)[:, None] * features
     if policy.structure.accounting == "total" or not policy.structure.is_private:
@@ -255,15 +215,15 @@ def scale_contributions(
 
 
 def contribute(
-    policy: Policy, private: Private, reports: Reports, query: Query
-) -> tuple[Private, Float[Array, "rows d"], Float[Array, "rows d"]]:
+    policy: Policy, private: PrivateCarry, reports: Reports, query: Query
+) -> tuple[PrivateCarry, Float[Array, "rows d"], Float[Array, "rows d"]]:
     """The private part: what each sensor adds to the sum, and its features."""
     inputs, present = to_inputs(policy, reports)
-    hidden, features = policy.networks.recurrent_filter.step(
-        private.hidden, inputs, present, reports.arrived, query.readout, reports.stream
-    )
+    recurrent_filter = policy.networks.recurrent_filter
+    hidden, encoded = recurrent_filter.step(private.hidden, inputs, present, reports.arrived)
+    features = read_features(recurrent_filter, encoded, present, query.readout, reports.stream)
     account, contributions = scale_contributions(policy, private.account, features, reports.stream, query.fusion_weight)
-    return Private(hidden, account), contributions, features
+    return PrivateCarry(hidden, account), contributions, features
 
 
 def release(
@@ -271,22 +231,22 @@ def release(
 ) -> Float[Array, "streams d"]:
     """Z_k: each stream's sum of contributions plus noise (the paper's step 6), for simulation and training.
 
-    A floating-point sum breaks the sensitivity, so the live centre releases the same thing in integers.
+    A floating-point sum breaks the sensitivity, so the live centre computes this sum in integers.
     """
     return noise.at[stream].add(contributions, mode="drop")
 
 
 def estimate(
-    policy: Policy, public: Public, weight: Float[Array, " streams"], released: Float[Array, "streams d"]
-) -> tuple[Public, Estimate]:
+    policy: Policy, public: PublicCarry, weight: Float[Array, " streams"], released: Float[Array, "streams d"]
+) -> tuple[PublicCarry, Estimate]:
     """The public part: E reads Z_k and g_k, and the budget left is brought up to date (the paper's steps 7 and 8)."""
     structure, constants = policy.structure, policy.constants
     signal = (weight * structure.crowd)[:, None]
-    # The release at unit scale whatever the weight, and how much of it is signal, in (0, 1).
+    # The release scaled to unit size for any weight, and how much of it is signal, in (0, 1).
     scaled = released / jnp.sqrt(1 + signal**2)
     reliability = signal / jnp.sqrt(1 + signal**2)
     inputs = jnp.concatenate([scaled, scaled * reliability, reliability, _clock(policy, public)], axis=-1)
-    hidden, mean, std = policy.networks.estimator(public.estimator_hidden, inputs)
+    hidden, mean, std = policy.networks.estimator.step(public.estimator_hidden, inputs)
     spent = structure.charge_factor * weight**2 if structure.is_private else 0.0
     public = public._replace(
         step_index=public.step_index + 1,
@@ -298,8 +258,8 @@ def estimate(
     return public, Estimate(state_mean + state_std * mean, state_std * std)
 
 
-def _clock(policy: Policy, public: Public) -> Float[Array, "streams 2"]:
-    """Step and budget left as shares of the whole, zero where a design may not or need not read them."""
+def _clock(policy: Policy, public: PublicCarry) -> Float[Array, "streams 2"]:
+    """Step and budget left as shares of the whole; 0 where a design does not read them."""
     structure = policy.structure
     step, left = jnp.zeros_like(public.budget_left), jnp.zeros_like(public.budget_left)
     if structure.has_clock:

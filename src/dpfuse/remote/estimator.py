@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
@@ -17,7 +17,9 @@ from dpfuse.privacy.release import Release
 from dpfuse.public.rows import Row
 
 if TYPE_CHECKING:
-    from dpfuse.policy.step import Policy, Public
+    from dpfuse.policy.parts import Part
+    from dpfuse.policy.policy import Policy
+    from dpfuse.policy.step import PublicCarry
 
 # After so many skipped steps the E of a design without an end no longer changes.
 _MAX_SKIPPED = 100_000
@@ -51,7 +53,7 @@ class RemoteEstimate(NamedTuple):
 class _Progress:
     """How far a stream was read; public."""
 
-    public: Public
+    public: PublicCarry
     step: int = 0
     hashes: OrderedDict[int, bytes] = field(default_factory=OrderedDict)
 
@@ -67,27 +69,31 @@ class RemoteEstimator:
     streams; those of one stream come in order.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], parts: Sequence[Part] = ()) -> None:
         """See `load`."""
         import jax
 
         from dpfuse.policy.estimator_file import import_estimator
         from dpfuse.policy.step import init_public
 
-        policy = import_estimator(path)
+        policy = import_estimator(path, parts)
         self._structure = policy.structure
-        self._first: Public = jax.device_get(init_public(policy, 1))
+        self._first: PublicCarry = jax.device_get(init_public(policy, 1))
         self._read, self._skip = _compiled(policy)
         self._streams: dict[str, _Progress] = {}
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> RemoteEstimator:
+    def load(cls, path: str | os.PathLike[str], parts: Sequence[Part] = ()) -> RemoteEstimator:
         """The estimator in a file that `Design.export_estimator` wrote.
+
+        Args:
+            path: of the file.
+            parts: the class of E, if it is one of your own.
 
         Raises:
             FileRefused: the file is not an estimator that this version can read.
         """
-        return cls(path)
+        return cls(path, parts)
 
     def last_step(self, stream: str) -> int:
         """The step of the last release that was read; 0 for none."""
@@ -137,10 +143,10 @@ def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
     # A skipped step, as in `ExactStep.follow`: value 0 with weight 0.
     nothing = np.zeros((1, 1 + policy.structure.dimension), np.float32)
 
-    def read(public: Public, block: Any) -> Any:
+    def read(public: PublicCarry, block: Any) -> Any:
         return estimate(policy, public, block[:, 0], block[:, 1:])
 
-    def skip(public: Public, num_steps: Any) -> Any:
+    def skip(public: PublicCarry, num_steps: Any) -> Any:
         return jax.lax.fori_loop(0, num_steps, lambda _, carry: read(carry, nothing)[0], public)
 
     return jax.jit(read), jax.jit(skip)

@@ -17,8 +17,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, PRNGKeyArray
 
+from dpfuse.policy.policy import Constants, Networks, Policy
 from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
-from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
 from dpfuse.training.early_stopping import Best, Fitted
@@ -38,9 +38,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
     hear = make_hear(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
-    agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(
-        networks.fusion_weight, key=_fold(keys, 0)
-    )
+    agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.spending, key=_fold(keys, 0))
     joint_state, agent_state = _init(joint_optimiser, networks), _init(make_agent_optimiser(settings), agents)
     networks, constants, agents, joint_state, agent_state, keys = jax.device_put(
         (networks, constants, agents, joint_state, agent_state, keys), everywhere
@@ -59,7 +57,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
         round_keys = _fold(keys, number, per_round)
         agents, agent_state = play(networks, constants, agents, agent_state, pool, round_keys)
         networks, average = (
-            eqx.tree_at(lambda n: n.fusion_weight, weights, agents.fusion_weight) for weights in (networks, average)
+            eqx.tree_at(lambda n: n.spending, weights, agents.spending) for weights in (networks, average)
         )
         if best.look(number * per_round, average):
             break
@@ -78,8 +76,8 @@ def _fold(keys: PRNGKeyArray, *numbers: int) -> PRNGKeyArray:
 
 def joint_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Array:
     """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
-    fixed = jax.lax.stop_gradient(policy.networks.fusion_weight)
-    networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, fixed)
+    fixed = jax.lax.stop_gradient(policy.networks.spending)
+    networks = eqx.tree_at(lambda n: n.spending, policy.networks, fixed)
     return pathwise.explored_loss(Policy(networks, policy.constants, policy.structure), windows, randomness)
 
 
@@ -90,8 +88,9 @@ def make_hear(
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
     def hear(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
-        crowd = encode_sensors(Policy(networks, constants, structure), windows)
-        if structure.is_summed:
+        policy = Policy(networks, constants, structure)
+        crowd = encode_sensors(policy, windows)
+        if policy.is_summed:
             crowd = sum_by_window(crowd, windows.state.shape[1])
         return Pool(crowd, jnp.asarray(windows.state))
 

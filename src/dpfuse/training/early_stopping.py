@@ -13,7 +13,7 @@ from jaxtyping import Array
 
 from dpfuse._arrays import Booleans, Floats
 from dpfuse.errors import TrainingDiverged
-from dpfuse.policy.step import Networks
+from dpfuse.policy.policy import Networks
 from dpfuse.training.settings import Optimisation
 
 # Told the number of updates made and the validation errors now and at their best, as in `Fitted`.

@@ -25,13 +25,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _check
 from dpfuse._arrays import Floats32
+from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
-from dpfuse.policy.networks import AnyArray
+from dpfuse.policy.filters import read_features
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
 from dpfuse.policy.step import (
     LARGEST_DEPARTURE,
-    Policy,
-    Public,
+    PublicCarry,
     estimate,
     init_public,
     observe,
@@ -74,15 +75,15 @@ class Outcome(NamedTuple):
 
 @partial(jax.jit, static_argnames="kind")
 def advance(
-    policy: Policy, public: Public, episodes: Episodes, action: Float[Array, " envs"], kind: ActionKind = "share"
-) -> tuple[Public, Outcome]:
+    policy: Policy, public: PublicCarry, episodes: Episodes, action: Float[Array, " envs"], kind: ActionKind = "share"
+) -> tuple[PublicCarry, Outcome]:
     """One release of every episode; `action` as in `SpendingVectorEnv`, within its bounds."""
     now = public.step_index
     share = action if kind == "share" else share_of_rest(policy, public, action)
     weight = weight_for(policy, public, share)
     crowd, recurrent_filter = episodes.crowd, policy.networks.recurrent_filter
-    readout = recurrent_filter.readout(public.estimator_hidden)
-    features = recurrent_filter.read(crowd.encoded[now], crowd.present[now], readout, crowd.window)
+    readout = recurrent_filter.make_readout(public.estimator_hidden)
+    features = read_features(recurrent_filter, crowd.encoded[now], crowd.present[now], readout, crowd.window)
     _, contributions = scale_contributions(policy, jnp.asarray(crowd.account_share), features, crowd.window, weight)
     released = release(contributions, crowd.window, episodes.noise[now])
     public, (mean, _) = estimate(policy, public, weight, released)
@@ -222,11 +223,11 @@ class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 @jax.jit
 def _hear(policy: Policy, windows: PackedWindows) -> SensorFeatures:
     crowd = encode_sensors(policy, windows)
-    return sum_by_window(crowd, windows.state.shape[1]) if policy.structure.is_summed else crowd
+    return sum_by_window(crowd, windows.state.shape[1]) if policy.is_summed else crowd
 
 
 @partial(jax.jit, static_argnums=1)
-def _start(policy: Policy, num_envs: int) -> tuple[Public, Float[Array, "envs inputs"]]:
+def _start(policy: Policy, num_envs: int) -> tuple[PublicCarry, Float[Array, "envs inputs"]]:
     public = init_public(policy, num_envs)
     return public, observe(policy, public)
 

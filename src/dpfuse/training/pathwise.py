@@ -18,8 +18,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from dpfuse.policy.policy import Constants, Networks, Policy
 from dpfuse.policy.rollout import PackedWindows, draw_noise, rollout
-from dpfuse.policy.step import Constants, Networks, Policy
 from dpfuse.policy.structure import Structure
 from dpfuse.training.early_stopping import Best, Fitted, Watch
 from dpfuse.training.sampler import Sampler

@@ -27,10 +27,10 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from dpfuse.policy.gru import GRU, over_time
-from dpfuse.policy.networks import FusionWeight
+from dpfuse.policy.gru import GRU, read_over_time
+from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import SensorFeatures, close_loop
-from dpfuse.policy.step import Policy
+from dpfuse.policy.spending import SpendingRule
 from dpfuse.policy.structure import Structure
 from dpfuse.training.settings import PPO
 
@@ -51,13 +51,13 @@ class CostToGo(eqx.Module):
 
     def __call__(self, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
         steps_left = jnp.arange(len(observed), 0, -1)[:, None]
-        return steps_left * _read(self.gru, self.head, observed)
+        return steps_left * read_over_time(self.gru, self.head, observed)
 
 
 class Agent(eqx.Module):
     """What PPO changes: g, the spread of its actions (in logarithm) and the cost-to-go."""
 
-    fusion_weight: FusionWeight
+    spending: SpendingRule
     log_spread: Float[Array, ""]
     cost_to_go: CostToGo
 
@@ -80,11 +80,10 @@ class Experience(NamedTuple):
     cost_to_go: Float[Array, "K windows"]
 
 
-def make_agent(structure: Structure, fusion_weight: FusionWeight, settings: PPO, key: PRNGKeyArray) -> Agent:
-    """An agent that starts from `fusion_weight`."""
-    num_inputs = structure.dimension + 3 + 2 * structure.num_states
-    cost_to_go = CostToGo(num_inputs, settings.critic_size, key=key)
-    return Agent(fusion_weight, jnp.log(jnp.asarray(settings.spread, jnp.float32)), cost_to_go)
+def make_agent(structure: Structure, spending: SpendingRule, settings: PPO, key: PRNGKeyArray) -> Agent:
+    """An agent that starts from the spending rule."""
+    cost_to_go = CostToGo(structure.num_observed, settings.critic_size, key=key)
+    return Agent(spending, jnp.log(jnp.asarray(settings.spread, jnp.float32)), cost_to_go)
 
 
 def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
@@ -98,16 +97,6 @@ def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
     ceiling = settings.spread * (settings.final_spread / settings.spread) ** share
     log_spread = jnp.minimum(agents.log_spread, float(np.log(ceiling)))
     return cast(Agent, eqx.tree_at(lambda a: a.log_spread, agents, log_spread))
-
-
-def departures(fusion_weight: FusionWeight, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
-    """What g says in every step, given what it read."""
-    result = jnp.zeros(observed.shape[:2])
-    if fusion_weight.by_step is not None:
-        result = result + fusion_weight.by_step[: len(observed), None]
-    if fusion_weight.gru is not None and fusion_weight.head is not None:
-        result = result + _read(fusion_weight.gru, fusion_weight.head, observed)
-    return result
 
 
 def improve(
@@ -130,7 +119,7 @@ def improve(
 
 def play(policy: Policy, agent: Agent, pool: Pool, settings: PPO, key: PRNGKeyArray) -> Experience:
     """Every episode once, with the actions that were explored and what became of them."""
-    networks = eqx.tree_at(lambda n: n.fusion_weight, policy.networks, agent.fusion_weight)
+    networks = eqx.tree_at(lambda n: n.spending, policy.networks, agent.spending)
     policy = Policy(networks, policy.constants, policy.structure)
     shape = pool.state.shape[:2]
     noise_key, exploration_key = jax.random.split(key)
@@ -146,7 +135,7 @@ def play(policy: Policy, agent: Agent, pool: Pool, settings: PPO, key: PRNGKeyAr
         costs = costs - cost(close_loop(policy, pool.crowd, noise).mean)
     expected = agent.cost_to_go(explored.observed)
     advantage = advantages(costs, expected, settings.gae)
-    mean = departures(agent.fusion_weight, explored.observed)
+    mean = agent.spending.over_time(explored.observed)
     return Experience(explored.observed, mean + exploration, mean, agent.log_spread, advantage, advantage + expected)
 
 
@@ -167,7 +156,7 @@ def advantages(
 
 def surrogate(agent: Agent, experience: Experience, settings: PPO) -> Float[Array, ""]:
     """What a gradient step makes smaller: the clipped cost of the actions, and the squared error of the cost-to-go."""
-    mean = departures(agent.fusion_weight, experience.observed)
+    mean = agent.spending.over_time(experience.observed)
     log_ratio = _log_likelihood(experience.action, mean, agent.log_spread) - _log_likelihood(
         experience.action, experience.mean, experience.log_spread
     )
@@ -187,11 +176,3 @@ def clipped_cost(ratio: Array, advantage: Array, clip: float) -> Array:
 
 def _log_likelihood(action: Array, mean: Array, log_spread: Array) -> Array:
     return -0.5 * ((action - mean) / jnp.exp(log_spread)) ** 2 - log_spread
-
-
-def _read(gru: GRU, head: eqx.nn.Linear, observed: Float[Array, "K windows inputs"]) -> Float[Array, "K windows"]:
-    """A GRU over time and one number from its memory."""
-    everywhere = jnp.ones(observed.shape[:2], bool)
-    hidden = over_time(gru, jnp.swapaxes(observed, 1, 2), everywhere, ~everywhere)
-    assert head.bias is not None  # all of ours have one
-    return jnp.einsum("khw,h->kw", hidden, head.weight[0]) + head.bias[0]

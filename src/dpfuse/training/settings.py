@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpfuse import _check
-from dpfuse.policy.structure import FilterKind
+from dpfuse.policy.estimators import Estimator
+from dpfuse.policy.filters import RecurrentFilter
 from dpfuse.privacy.loss import FeatureSet
 
 
@@ -18,17 +19,20 @@ class Architecture:
         features: the set that features live in; by default the signed unit ball under remove-one adjacency and the
             paper's box [0, 1]^d under replace-one, where signs would cost twice as much.
         dimension: d, coordinates of a release; by default 2 under remove-one and 1 under replace-one.
-        recurrent_filter: f. `gru`: learned, from the sensor's own history, as in the paper. `guided`: the same, and
-            what it makes of that history follows what was released so far. `affine`: the measurement itself, scaled to
-            the box. By default guided for adaptive policies that are trained pathwise and for the floor, else `gru`.
+        recurrent_filter: f. `gru`: learned, from the sensor's own history, as in the paper. `guided`: the same, with a
+            last layer that follows past releases. `affine`: the measurement itself, scaled to the box. Or a class of
+            your own, see `RecurrentFilter`. By default guided for the floor and for adaptive pathwise designs;
+            otherwise `gru`.
+        estimator: E. `gru`: learned. Or a class of your own, see `Estimator`.
         measurement_range: (low, high) of each channel, or one pair for all; values outside are clipped. By default
             the range seen in training.
-        filter_size, fusion_size, estimator_size: hidden units of f, g and E.
+        filter_size, fusion_size, estimator_size: numbers that f, g and E remember.
     """
 
     features: FeatureSet | None = None
     dimension: int | None = None
-    recurrent_filter: FilterKind | None = None
+    recurrent_filter: str | type[RecurrentFilter] | None = None
+    estimator: str | type[Estimator] = "gru"
     measurement_range: tuple[Any, Any] | None = None
     filter_size: int = 16
     fusion_size: int = 16

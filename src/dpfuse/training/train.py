@@ -1,10 +1,10 @@
-"""From data and a promise to a design."""
+"""From data and a guarantee to a design."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,13 @@ import numpy as np
 from dpfuse import _check
 from dpfuse._arrays import Floats32
 from dpfuse.policy.design import Design
-from dpfuse.policy.step import Constants, Policy, make_networks
-from dpfuse.policy.structure import FilterKind, Spending, Structure
-from dpfuse.privacy.loss import FeatureSet, charge_factor
+from dpfuse.policy.parts import part_name
+from dpfuse.policy.policy import Constants, Policy, make_networks
+from dpfuse.policy.spending import SpendingRule
+from dpfuse.policy.structure import Structure
+from dpfuse.privacy.loss import FeatureSet
 from dpfuse.training import alternating, pathwise
+from dpfuse.training.early_stopping import Fitted
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
 from dpfuse.training.settings import PPO, Architecture, Optimisation
@@ -28,51 +31,48 @@ _OPTIMISATION = Optimisation()
 _PPO = PPO()
 
 
+class TrainingOptions(TypedDict, total=False):
+    """The keyword arguments that `train` and `train_many` share, see `train`."""
+
+    spending: str | type[SpendingRule]
+    method: Literal["pathwise", "ppo"]
+    horizon: int | None
+    stationary: bool
+    architecture: Architecture
+    optimisation: Optimisation
+    ppo: PPO
+    progress: bool
+
+
 def train(
     training: Trajectories,
     validation: Trajectories,
     guarantee: Guarantee | None,
     *,
-    spending: Spending = "adaptive",
-    method: Literal["pathwise", "ppo"] = "pathwise",
-    horizon: int | None = None,
-    stationary: bool = False,
-    architecture: Architecture = _ARCHITECTURE,
-    optimisation: Optimisation = _OPTIMISATION,
-    ppo: PPO = _PPO,
     seed: int = 0,
-    progress: bool = False,
+    **options: Unpack[TrainingOptions],
 ) -> Design:
     """A fusion policy and estimator for the guarantee, with the smallest squared error that training finds.
 
     Args:
         training, validation: recordings that share no step, see `Trajectories.split`.
-        guarantee: the promise to the sensors; None for the non-private floor.
-        spending: how the budget is spent: `constant` (evenly), `schedule` (by step) or `adaptive` (by what was
-            released so far).
-        method: `pathwise`, by gradients through the whole loop, or `ppo`, by the paper's Algorithm 2.
-        horizon: releases in all, the K of the paper; by default the length of the runs.
-        stationary: no end and no clock; needs individual accounting.
-        architecture, optimisation: the mechanism's shape and how its weights are found; `ppo`: likewise, for that
-            method alone.
+        guarantee: what every sensor is guaranteed; None for the non-private floor.
         seed: of first weights and noise; equal seeds give equal designs on equal machines. The windows that are drawn
             are the same for all seeds.
-        progress: show a progress bar on stderr.
+
+    Keyword Args:
+        spending: how the budget is spent: `constant` (evenly), `schedule` (by step), `adaptive` (by what was released
+            so far), or a class of your own, see `SpendingRule`. By default `adaptive`.
+        method: `pathwise`, by gradients through the whole loop, or `ppo`, by the paper's Algorithm 2. By default
+            `pathwise`.
+        horizon: number of releases, the K of the paper. By default the length of the runs.
+        stationary: no end and no clock; needs individual accounting. By default False.
+        architecture: an `Architecture`: what the mechanism looks like.
+        optimisation: an `Optimisation`: how its weights are found.
+        ppo: a `PPO`: how Algorithm 2 finds g.
+        progress: show a progress bar on stderr. By default False.
     """
-    return train_many(
-        training,
-        validation,
-        [guarantee],
-        seeds=[seed],
-        spending=spending,
-        method=method,
-        horizon=horizon,
-        stationary=stationary,
-        architecture=architecture,
-        optimisation=optimisation,
-        ppo=ppo,
-        progress=progress,
-    )[0]
+    return train_many(training, validation, [guarantee], seeds=[seed], **options)[0]
 
 
 def train_many(
@@ -81,7 +81,7 @@ def train_many(
     guarantees: Sequence[Guarantee | None],
     *,
     seeds: Sequence[int] = (0,),
-    spending: Spending = "adaptive",
+    spending: str | type[SpendingRule] = "adaptive",
     method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
@@ -94,7 +94,6 @@ def train_many(
 
     The guarantees may differ in order and budget, not in adjacency or accounting.
     """
-    _check.is_one_of("spending", spending, ("constant", "schedule", "adaptive"))
     _check.is_one_of("method", method, ("pathwise", "ppo"))
     if method == "ppo" and (spending == "constant" or stationary or None in guarantees):
         raise ValueError("method='ppo' must have a budget, a horizon and spending that is not constant")
@@ -104,51 +103,48 @@ def train_many(
         raise ValueError("training and validation must have the same channels and states")
     num_steps = None if stationary else _horizon(training, validation, horizon)
     recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, spending, method)
-    structure = _make_structure(training, guarantees, spending, num_steps, architecture, recurrent_filter)
+    structure = _make_structure(training, guarantees, spending, num_steps, architecture, part_name(recurrent_filter))
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
     pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
     keys = jnp.stack([jax.random.key(seed) for _, seed in pairs])
     init_keys, noise_keys = jnp.split(jax.vmap(jax.random.split)(keys), 2, axis=1)
-    networks = jax.jit(jax.vmap(partial(make_networks, structure)))(init_keys[:, 0])
+    own = [part for part in (recurrent_filter, spending, architecture.estimator) if not isinstance(part, str)]
+    networks = jax.jit(jax.vmap(partial(make_networks, structure, parts=own)))(init_keys[:, 0])
     scaling = _scaling(training, architecture)
     constants = [Constants(*map(jnp.asarray, [_squared_radius(guarantee), *scaling])) for guarantee, _ in pairs]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *constants)
-    sampler = Sampler(
-        training,
-        window,
-        optimisation.batch_size,
-        num_devices=jax.local_device_count(),
-        partly_spent=stationary,
-        seed=0,
-    )
+    num_devices = jax.local_device_count()
+    sampler = Sampler(training, window, optimisation.batch_size, num_devices=num_devices, partly_spent=stationary)
     looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
     variance = np.square(scaling[-1])
-    with ProgressBar(spending, optimisation.num_updates, variance, shown=progress) as bar:
+    with ProgressBar(structure.spending, optimisation.num_updates, variance, shown=progress) as bar:
         job = pathwise.Job(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
         fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
-    record = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
-    if method == "ppo":
-        record["ppo"] = ppo.to_dict()
+    used = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
+    used |= {"ppo": ppo.to_dict()} if method == "ppo" else {}
     return [
         Design(
             Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),
             guarantee,
             training.interval_s,
-            {
-                **record,
-                "seed": seed,
-                "validation_mse": float(np.mean(fitted.best[i] * variance)),
-                "validation_history": (fitted.history[:, i] * variance).mean(1).tolist(),
-            },
+            used | {"seed": seed} | _validation_record(fitted, i, variance),
         )
         for i, (guarantee, seed) in enumerate(pairs)
     ]
 
 
-def usual_filter(guarantees: Sequence[Guarantee | None], spending: Spending, method: str) -> FilterKind:
-    """The filter unless told otherwise: guided for the floor, and where g reads the releases but for Algorithm 2."""
-    is_guided = None in guarantees or (spending == "adaptive" and method == "pathwise")
-    return "guided" if is_guided else "gru"
+def _validation_record(fitted: Fitted, number: int, variance: Floats32) -> dict[str, Any]:
+    """The validation errors of one design, in the state's own units."""
+    return {
+        "validation_mse": float(np.mean(fitted.best[number] * variance)),
+        "validation_history": (fitted.history[:, number] * variance).mean(1).tolist(),
+    }
+
+
+def usual_filter(guarantees: Sequence[Guarantee | None], spending: str | type[SpendingRule], method: str) -> str:
+    """The default filter: guided for the floor and for adaptive pathwise designs; otherwise `gru`."""
+    is_adaptive = spending not in ("constant", "schedule")
+    return "guided" if None in guarantees or (is_adaptive and method == "pathwise") else "gru"
 
 
 def _widths(data: Trajectories) -> tuple[int, int]:
@@ -179,10 +175,10 @@ def _window(structure: Structure, optimisation: Optimisation, available: int) ->
 def _make_structure(
     training: Trajectories,
     guarantees: Sequence[Guarantee | None],
-    spending: Spending,
+    spending: str | type[SpendingRule],
     horizon: int | None,
     architecture: Architecture,
-    recurrent_filter: FilterKind,
+    recurrent_filter: str,
 ) -> Structure:
     first = guarantees[0]
     kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
@@ -198,28 +194,22 @@ def _make_structure(
     )
     crowd = max(1.0, float(training.present.sum(-1).mean()))
     stays = training.present.sum() / max(1, training.begins_stay.sum())
-    return Structure(
+    return Structure.for_guarantee(
+        first,
         num_states=training.state.shape[-1],
         num_channels=num_channels,
-        features=features if first else "unbounded",
+        features=features,
         dimension=dimension,
-        spending=spending if first else "constant",
-        accounting=first.accounting if first else "total",
-        charge_factor=_charge_factor(features, dimension, first),
+        spending=part_name(spending) if first else "constant",
         horizon=horizon,
         expected_stay=min(float(horizon or stays), max(1.0, float(stays))),
         crowd=round(crowd, 1),
         recurrent_filter=recurrent_filter,
+        estimator=part_name(architecture.estimator),
         filter_size=architecture.filter_size,
         fusion_size=architecture.fusion_size,
         estimator_size=architecture.estimator_size,
     )
-
-
-def _charge_factor(features: FeatureSet, dimension: int, guarantee: Guarantee | None) -> int:
-    if guarantee is None:
-        return 1
-    return charge_factor(features, dimension, guarantee.adjacency, guarantee.accounting)
 
 
 def _squared_radius(guarantee: Guarantee | None) -> Floats32:
