@@ -12,7 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -108,7 +108,6 @@ class PostgresLedger(Ledger):
         found.streams = {name: found.streams[name] for name in streams}
         self._session = Session(connection)
         super().__init__(address, head, cast(Any, self._session), found)
-        self._streams = streams
         self._address = address
         self._backend = connection.info.backend_pid
         self._held: frozenset[int] = frozenset()
@@ -130,21 +129,17 @@ class PostgresLedger(Ledger):
         """
         address = Address.parse(os.fspath(path))
         terms = Terms.of(design, streams, secrets.token_hex(16))
-        with refusals(address):
-            connection = connect(address, is_new=True)
+        with refusals(address), closing(connect(address, is_new=True)) as connection:
+            check_durable(connection, address)
+            if has_ledger(connection, address):
+                raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
+            target = head_path(terms.ledger_id, head)
+            write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
             try:
-                check_durable(connection, address)
-                if has_ledger(connection, address):
-                    raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
-                target = head_path(terms.ledger_id, head)
-                write_new_head(target, Head(terms.ledger_id, 0, terms.first_tip))
-                try:
-                    make_tables(connection, address, terms)
-                except BaseException:  # nothing was released
-                    target.unlink()
-                    raise
-            finally:
-                connection.close()
+                make_tables(connection, address, terms)
+            except BaseException:  # nothing was released yet
+                target.unlink()
+                raise
         return cls.open(path, design, head=head)
 
     @classmethod
@@ -166,50 +161,26 @@ class PostgresLedger(Ledger):
             head: where this host keeps its head file; None for `head_path`.
         """
         address = Address.parse(os.fspath(path))
-        with refusals(address):
-            connection = connect(address)
-            try:
-                return cls._open_on(connection, address, design, streams, is_full_check, head)
-            except BaseException:
-                connection.close()
-                raise
-
-    @classmethod
-    def _open_on(
-        cls,
-        connection: Connection[Any],
-        address: Address,
-        design: Design,
-        streams: Iterable[str] | None,
-        is_full_check: bool,
-        head: str | os.PathLike[str] | None,
-    ) -> PostgresLedger:
-        check_durable(connection, address)
-        check_private(connection, address)
-        terms = read_terms(Session(connection), address)
-        if terms != Terms.of(design, terms.streams, terms.ledger_id):
-            raise LedgerRefused(f"{address} belongs to another design; open it with that one, or create a new ledger")
-        own = terms.streams if streams is None else Terms.of(design, streams, terms.ledger_id).streams
-        for name in own:
-            _check.is_one_of("streams", name, terms.streams)
-        target = head_path(terms.ledger_id, head)
-        known = read_known_head(target, address)
-        _claim(connection, address, terms, own)
-        # No other centre can commit to these streams from here on, so the check finds their last rows.
-        with snapshot_of(connection) as snapshot:
-            found = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
-        file = SharedHeadFile(target)
-        try:
+        with refusals(address), ExitStack() as opened:
+            connection = opened.enter_context(closing(connect(address)))
+            check_durable(connection, address)
+            check_private(connection, address)
+            terms = read_terms(Session(connection), address)
+            terms.check_design(design, address)
+            own = terms.streams if streams is None else Terms.of(design, streams, terms.ledger_id).streams
+            for name in own:
+                _check.is_one_of("streams", name, terms.streams)
+            target = head_path(terms.ledger_id, head)
+            known = read_known_head(target, address)
+            _claim(connection, address, terms, own)
+            # No other centre can commit to these streams from here on, so the check finds their last rows.
+            with snapshot_of(connection) as snapshot:
+                found = check_rows(snapshot, address, terms, known, is_full=is_full_check, spent=spent_in(snapshot))
+            file = opened.enter_context(closing(SharedHeadFile(target)))
             file.write(Head(terms.ledger_id, found.num_commits, found.tip), sync=True)
-            return cls(address, file, connection, found, own)
-        except BaseException:
-            file.close()
-            raise
-
-    @property
-    def streams(self) -> tuple[str, ...]:
-        """Those that this centre writes."""
-        return self._streams
+            ledger = cls(address, file, connection, found, own)
+            opened.pop_all()  # from here on the ledger closes them
+        return ledger
 
     @property
     def is_shared(self) -> bool:
@@ -241,14 +212,10 @@ class PostgresLedger(Ledger):
     def checkpoint(self) -> None:
         """Nothing to do: the server checkpoints its log by itself."""
 
-    def close(self) -> None:
-        """Unlock streams and accounts, and close the connection; what was not committed is undone."""
-        if self._is_open:
-            self._is_open = False
-            if os.getpid() == self._process:  # a forked child must not use its parent's connection
-                with suppress(driver().Error):
-                    self._session.connection.close()
-            self._head.close()
+    def _disconnect(self) -> None:
+        """Close the connection, which unlocks streams and accounts and undoes what was not committed."""
+        with suppress(driver().Error):
+            self._session.connection.close()
 
     def _spent(self) -> dict[int, int]:
         with self._closing_on_error():

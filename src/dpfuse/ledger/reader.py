@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -87,12 +87,9 @@ def _snapshot(path: Path) -> Iterator[tuple[Connection, Terms, Head]]:
     with refusals(path):
         check_exists(path)
         head = read_head(head_path(path))
-        connection = connect(path, read_only=True)
-        try:
+        with closing(connect(path, read_only=True)) as connection:
             connection.execute("BEGIN")
             yield connection, read_terms(connection, path), head
-        finally:
-            connection.close()
 
 
 def check(connection: Connection, path: Path, terms: Terms, head: Head, *, is_full: bool = True) -> LedgerCheck:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from dpfuse.errors import LedgerRefused
 from dpfuse.privacy.loss import FeatureSet
 from dpfuse.privacy.release import Mechanism
 from dpfuse.public.rows import Row
@@ -63,6 +64,11 @@ class Terms:
             horizon=structure.horizon,
             streams=tuple(names),
         )
+
+    def check_design(self, design: Design, path: object) -> None:
+        """Refuse another design than the one that the ledger at `path` was created for."""
+        if self != Terms.of(design, self.streams, self.ledger_id):
+            raise LedgerRefused(f"{path} belongs to another design; open it with that one, or create a new ledger")
 
     @functools.cached_property
     def mechanism(self) -> Mechanism:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -112,38 +112,27 @@ class Ledger:
                 That makes the restart of a long ledger quick; `verify` can check the rest while the writer works.
         """
         target = Path(path).resolve()
-        with refusals(target):
+        with refusals(target), ExitStack() as opened:
             check_exists(target)
-            head = HeadFile(head_path(target))
-            try:
-                return cls._open(target, head, design, is_full_check)
-            except BaseException:
-                head.close()
-                raise
-
-    @classmethod
-    def _open(cls, path: Path, head: HeadFile, design: Design, is_full_check: bool) -> Ledger:
-        connection = connect(path)
-        try:
-            terms = read_terms(connection, path)
-            if terms != Terms.of(design, terms.streams, terms.ledger_id):
-                raise LedgerRefused(f"{path} belongs to another design; open it with that one, or create a new ledger")
-            found = check(connection, path, terms, read_head(head.path), is_full=is_full_check)
-            balances = None if terms.is_total else Balances.read(connection, path, terms.mechanism.budget)
-            ledger = cls(path, head, connection, found, balances)
+            head = opened.enter_context(closing(HeadFile(head_path(target))))
+            connection = opened.enter_context(closing(connect(target)))
+            terms = read_terms(connection, target)
+            terms.check_design(design, target)
+            found = check(connection, target, terms, read_head(head.path), is_full=is_full_check)
+            balances = None if terms.is_total else Balances.read(connection, target, terms.mechanism.budget)
+            ledger = cls(target, head, connection, found, balances)
             ledger._write_balances()
             # Rows that a crash or a failed sync left in the log are synced to the file before they may be published.
             connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_FULL)
             head.write(Head(terms.ledger_id, found.num_commits, found.tip), sync=True)
-            sync_folder(path.parent)
-        except BaseException:
-            connection.close()
-            raise
+            sync_folder(target.parent)
+            opened.pop_all()  # from here on the ledger closes them
         return ledger
 
     @property
     def streams(self) -> tuple[str, ...]:
-        return self.terms.streams
+        """The streams that this ledger was opened to write: all of them in SQLite."""
+        return tuple(self._progress.streams)
 
     @property
     def is_shared(self) -> bool:
@@ -272,9 +261,12 @@ class Ledger:
         if self._is_open:
             self._is_open = False
             if os.getpid() == self._process:  # a forked child must not use its parent's connection
-                with suppress(sqlite().Error):
-                    self._connection.close()
+                self._disconnect()
             self._head.close()
+
+    def _disconnect(self) -> None:
+        with suppress(sqlite().Error):
+            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
