@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import enum
 import inspect
 import typing
-from typing import Any
+from typing import Any, Literal
 
 import typer
 from typer.main import get_command
@@ -71,10 +70,10 @@ def _name(param: Any) -> str:
 def _meaning(param: Any, hint: Any) -> str:
     """The help of a parameter with its choices and its environment variable."""
     kinds = [hint, *typing.get_args(hint)]
-    choices = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, enum.Enum)]
+    choices = [choice for kind in kinds if typing.get_origin(kind) is Literal for choice in typing.get_args(kind)]
     text = (param.help or "").replace("|", "\\|")
     if choices:
-        text += " One of " + ", ".join(f"`{choice.value}`" for choice in choices[0]) + "."
+        text += " One of " + ", ".join(f"`{choice}`" for choice in choices) + "."
     if param.envvar:
         text += f" Read from the environment variable `{param.envvar}` where it is not given."
     return text
@@ -83,7 +82,9 @@ def _meaning(param: Any, hint: Any) -> str:
 def _default(param: Any) -> str:
     if param.required:
         return "required"
-    value = param.default.value if isinstance(param.default, enum.Enum) else param.default
+    if isinstance(getattr(param, "show_default", None), str):
+        return str(param.show_default)
+    value = param.default
     if value is None or value is False or value == ():
         return ""
     if isinstance(value, tuple | list):

@@ -36,7 +36,7 @@ ALLOWED = {
     "ledger": BASE | {"privacy", "policy", "public"},
     "centre": BASE | {"privacy", "policy", "public", "ledger"},
     "wire": BASE | {"privacy", "policy", "public", "ledger", "centre"},
-    "replay": BASE | {"remote", "wire"},
+    "replay": BASE | {"systems", "data", "remote", "wire"},
 }
 ALLOWED["cli"] = ALLOWED["__init__"] = set(ALLOWED) | {"__init__"}
 

@@ -1,4 +1,4 @@
-"""`dpfuse account`: figures, tables, JSON, and exit 2 for misuse."""
+"""`dpfuse account`: values, tables, JSON, and exit 2 for wrong arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*arguments, width="110"):
     return CliRunner().invoke(app, arguments, env={"COLUMNS": width, "TERMINAL_WIDTH": width, "NO_COLOR": "1"})
 
 
-def test_json_holds_every_figure():
+def test_json_holds_every_value():
     result = run("--order", "2", "--budget", "1.5", "--delta", "1e-5", "--json")
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
@@ -31,19 +31,19 @@ def test_json_holds_every_figure():
     assert answer["mu"] == pytest.approx(1.5**0.5)
 
 
-def test_epsilon_gives_the_budget():
+def test_epsilon_is_converted_to_the_largest_budget():
     answer = json.loads(run("--epsilon", "3", "--delta", "1e-5", "--json").stdout)
     assert answer["budget"] == pytest.approx(0.51713, abs=1e-5)
     assert 2.999 < answer["epsilon"]["gdp"] <= 3
 
 
-def test_coordinates_allow_for_discrete_noise():
+def test_coordinates_add_the_cost_of_discrete_noise():
     answer = json.loads(run("--budget", "1.5", "--coordinates", "1000000", "--json").stdout)
     assert answer["epsilon"]["gdp"] == gdp_epsilon(2.0, 1.5, 1e-5, 10**6)
     assert answer["epsilon"]["zcdp"] == epsilons(2.0, 1.5, 1e-5)["zcdp"]
 
 
-def test_tables_show_the_figures_and_help_to_choose():
+def test_tables_show_epsilons_and_the_chance_to_tell():
     result = run("--budget", "1.5")
     assert result.exit_code == 0
     for figure in ("13.01", "11.63", "5.979", "5.545", "rho = 0.75", "mu = 1.225"):
@@ -55,7 +55,7 @@ def test_tables_show_the_figures_and_help_to_choose():
     assert "50% is guessing" in result.stdout
 
 
-def test_help_teaches_by_example():
+def test_help_has_examples():
     result = run("--help")
     assert result.exit_code == 0
     assert "dpfuse account --order 2 --budget 1.5 --delta 1e-5" in result.stdout
@@ -77,7 +77,7 @@ def test_help_teaches_by_example():
         (["--budget", "much"], "--budget"),
     ],
 )
-def test_misuse_exits_with_2_and_says_why(arguments, message):
+def test_a_wrong_argument_is_exit_2_with_the_reason(arguments, message):
     result = run(*arguments, "--json")
     assert result.exit_code == 2
     assert message in result.stderr

@@ -1,4 +1,4 @@
-"""The whole of it, as `dpfuse live` starts it: centre, vehicles and remote estimator in processes of their own."""
+"""`dpfuse live`: centre, vehicles and remote estimator, each in its own process."""
 
 from __future__ import annotations
 
@@ -20,19 +20,18 @@ from typer.testing import CliRunner
 
 import dpfuse
 from dpfuse.cli import app
-from dpfuse.cli._parts import Parts, stopped_at_the_end
-from dpfuse.cli.live import DESIGN, Watched, _state_mean
+from dpfuse.cli._feed_summary import FeedSummary
+from dpfuse.cli._processes import Processes, stopped_at_exit
+from dpfuse.cli.live import DESIGN, state_mean
 from dpfuse.ledger import public_rows
 from dpfuse.privacy import squared_steps
 from dpfuse.wire.tokens import new_secret
 from support.wire import PATIENCE_S, following, wait_for
 
-RECORD = json.loads(DESIGN.with_suffix(".json").read_text())
-
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(request):
-    """What other tests and runs have compiled serves these processes too."""
+    """These processes use the compilation cache of all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAX_COMPILATION_CACHE_DIR", str(request.config.cache.mkdir("jax")))
         patch.setenv("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
@@ -51,7 +50,7 @@ def start(*arguments, folder):
 
 
 def end(process, timeout_s):
-    """The summary it prints; whatever happens, it does not outlive the test."""
+    """The summary that it prints. The process never outlives the test."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     finally:
@@ -66,7 +65,7 @@ def end(process, timeout_s):
 
 
 def state_and_parent(number):
-    """Of a process, as Linux tells it."""
+    """The state and the parent of a process, from Linux."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[:2]
     except OSError:
@@ -86,7 +85,7 @@ def children_of(folder):
 
 
 def spent_by_sensor(folder):
-    """What each sensor was debited, in Python integers, from the accounts of the ledger; private but in a replay."""
+    """What each sensor was debited, in Python integers, from the accounts of the ledger."""
     import apsw
 
     connection = apsw.Connection(str(folder / "ledger.db"), flags=apsw.SQLITE_OPEN_READONLY)
@@ -96,14 +95,14 @@ def spent_by_sensor(folder):
         connection.close()
 
 
-def test_it_comes_up_releases_flow_and_it_ends_clean(tmp_path):
+def test_releases_are_estimated_and_all_processes_end_at_ctrl_c(tmp_path):
     folder = tmp_path / "live"
     process = start(folder=folder)
     try:
         url = process.stderr.readline().split()[0]
         assert url.startswith("http://127.0.0.1:")
         assert httpx.get(url, timeout=PATIENCE_S).status_code == 200  # the page
-        # Twice as many as are asked for below: who follows the feed may be a little behind the estimator.
+        # Twice as many as are compared below, because the feed may be a little behind the estimator.
         wait_for(lambda: (folder / "estimate.out").read_text().count("\n") >= 16 or process.poll() is not None)
         process.send_signal(signal.SIGINT)
     finally:
@@ -120,15 +119,15 @@ def test_it_comes_up_releases_flow_and_it_ends_clean(tmp_path):
     assert not children_of(folder)
 
 
-def test_a_folder_with_a_ledger_in_it_is_left_alone(tmp_path):
+def test_a_folder_that_holds_a_ledger_is_refused(tmp_path):
     (tmp_path / "ledger.db").touch()
     result = CliRunner().invoke(app, ["live", "--out", str(tmp_path)])
-    assert result.exit_code == 2 and "fresh ledger" in result.output
+    assert result.exit_code == 2 and "empty folder" in result.output
     assert (tmp_path / "ledger.db").read_bytes() == b""
 
 
 @pytest.mark.slow
-def test_it_says_what_went_wrong_and_leaves_nobody_behind(tmp_path):
+def test_a_port_in_use_is_reported_and_no_process_is_left(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         process = start("--port", str(taken.getsockname()[1]), folder=tmp_path / "live")
         _, err = process.communicate(timeout=300)
@@ -137,32 +136,21 @@ def test_it_says_what_went_wrong_and_leaves_nobody_behind(tmp_path):
     assert not children_of(tmp_path)
 
 
-class TestWatched:
-    def test_errors_and_missed_ticks_add_up(self):
-        watched = Watched(prior=100.0)
+class TestFeedSummary:
+    def test_errors_and_missed_ticks_are_summed(self):
+        feed = FeedSummary(prior=100.0)
         for step, mean, truth in [(3, 90.0, 93.0), (4, 95.0, 91.0), (6, 95.0, None)]:
             error = None if truth is None else [mean - truth]
-            watched.take({"step": step, "mean": [mean], "truth": truth and [truth], "error": error, "latency_ms": 2.0})
-        assert (watched.num_steps, watched.num_missed, watched.num_with_truth) == (3, 1, 2)
-        assert watched.rmse == pytest.approx(np.sqrt((9 + 16) / 2))
-        assert watched.prior_rmse == pytest.approx(np.sqrt((49 + 81) / 2))
+            feed.add({"step": step, "mean": [mean], "truth": truth and [truth], "error": error, "latency_ms": 2.0})
+        assert (feed.num_steps, feed.num_missed, feed.num_with_truth) == (3, 1, 2)
+        assert feed.rmse == pytest.approx(np.sqrt((9 + 16) / 2))
+        assert feed.prior_rmse == pytest.approx(np.sqrt((49 + 81) / 2))
 
 
-class TestBuiltInDesign:
-    def test_it_is_stationary_and_promises_what_its_record_says(self):
-        design = dpfuse.load(DESIGN)
-        assert design.structure.horizon is None
-        assert design.guarantee == dpfuse.Guarantee(**RECORD["guarantee"])
-        assert design.guarantee.accounting == "individual"
-        assert (design.fingerprint, design.interval_s) == (RECORD["fingerprint"], 0.2)
-
-    def test_the_record_shows_that_it_tracks(self):
-        assert RECORD["within_budget"]
-        assert RECORD["ci95"][1] < 0.1 * RECORD["prior_mse"]
-        assert RECORD["non_private_mse"] < RECORD["mse"] < 3 * RECORD["non_private_mse"]
-        # Ten minutes through, no minute is lost.
-        assert max(RECORD["mse_by_minute"]) < 0.15 * RECORD["prior_mse"]
-        assert 0.9 < RECORD["coverage"] < 0.99
+def test_the_built_in_design_is_stationary_with_individual_accounting():
+    design = dpfuse.load(DESIGN)
+    assert design.structure.horizon is None and design.interval_s == 0.2
+    assert design.guarantee is not None and design.guarantee.accounting == "individual"
 
 
 def read_feed(url, points):
@@ -173,20 +161,20 @@ def read_feed(url, points):
 
 
 def kept_up(points, memory=25):
-    """Those points, with the truth known, before which nine of ten steps were released and had reports.
+    """The points with a known truth before which nine of ten steps had a release with reports.
 
-    On a busy machine a step may be skipped and reports may be late. What was not told cannot be tracked.
+    On a busy machine steps may be skipped and reports may be late, and then the estimate cannot be good.
     """
-    heard = {point["step"] for point in points if point["reports"]}
+    reported = {point["step"] for point in points if point["reports"]}
     return [
         point
         for point in points
-        if point["error"] and len(heard & set(range(point["step"] - memory, point["step"]))) >= 0.9 * memory
+        if point["error"] and len(reported & set(range(point["step"] - memory, point["step"]))) >= 0.9 * memory
     ]
 
 
 @pytest.mark.slow
-def test_ten_minutes_of_traffic_are_tracked_and_no_vehicle_pays_more_than_it_has(tmp_path):
+def test_ten_minutes_of_traffic_are_tracked_within_every_budget(tmp_path):
     """At four times the speed, with losses, repeats and garbage: 150 s of wall time."""
     folder = tmp_path / "live"
     process = start("--speed", "4", "--seconds", "155", "--loss", "0.05", "--garbage", "0.02", folder=folder)
@@ -195,37 +183,37 @@ def test_ten_minutes_of_traffic_are_tracked_and_no_vehicle_pays_more_than_it_has
     threading.Thread(target=read_feed, args=(url, points), daemon=True).start()
     summary = end(process, 900)
     assert summary["steps"] + summary["missed"] >= 3000  # ten minutes in steps of 0.2 s
-    # All that was released was told, but for what was on its way at the end.
+    # The feed shows every release, except those in transit at the end.
     rows = [row.step for row in public_rows(folder / "ledger.db")]
     assert len(rows) - 5 <= summary["steps"] <= len(rows)
     assert [point["step"] for point in points] == rows[: len(points)] and len(points) >= len(rows) - 5
     tracked = kept_up(points)
     assert len(tracked) > 300
     errors, truths = (np.array([point[name][0] for point in tracked]) for name in ("error", "truth"))
-    assert np.sqrt(np.mean(errors**2)) < 0.4 * np.sqrt(np.mean((truths - _state_mean()) ** 2))
+    assert np.sqrt(np.mean(errors**2)) < 0.4 * np.sqrt(np.mean((truths - state_mean()) ** 2))
     assert summary["estimator"]["largest_difference"] <= 1e-3
     budget = squared_steps(dpfuse.load(DESIGN).guarantee)
     spent = spent_by_sensor(folder)
     assert len(spent) > 300
     assert all(type(each) is int and 0 <= each <= budget for each in spent.values())
-    # Negative control: the budget is what holds them back, not that they have nothing to say.
+    # Negative control: the budget limits the spending of some vehicles.
     assert max(spent.values()) > 0.9 * budget
     assert not children_of(folder)
 
 
 @pytest.mark.slow
-def test_a_kill_leaves_nobody_behind(tmp_path):
+def test_no_process_is_left_after_a_kill(tmp_path):
     with start(folder=tmp_path / "live") as process:
         wait_for(lambda: (tmp_path / "live/replay.out").exists())
         parts = [number for number in os.listdir("/proc") if state_and_parent(number)[1] == str(process.pid)]
         assert len(parts) == 3
         process.kill()
-    wait_for(lambda: {state_and_parent(part)[0] for part in parts} <= {"gone", "Z"})  # Z: nobody here buries it
+    wait_for(lambda: {state_and_parent(part)[0] for part in parts} <= {"gone", "Z"})  # Z: a zombie
 
 
 @pytest.mark.slow
-def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
-    """Estimator and vehicles outlive it, and what the one has read is what the ledger holds."""
+def test_estimator_and_vehicles_go_on_after_the_centre_was_killed(tmp_path):
+    """The estimator has read the rows that the ledger holds."""
     new_secret(tmp_path / "secret")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -239,22 +227,22 @@ def test_a_centre_that_is_killed_and_comes_back_is_followed_on(tmp_path):
         return (tmp_path / f"{name}.log").read_text().count("is back")
 
     def goes_on(number, num_kills):
-        """Whether there are so many estimates, and both have found the centre again after each kill."""
-        parts.check()
+        """Whether there are so many estimates, and both have reconnected after each kill."""
+        processes.check()
         is_found = all(num_returns(name) >= num_kills for name in ("estimate", "replay"))
         return is_found and num_estimates() >= number
 
-    with stopped_at_the_end(Parts(tmp_path)) as parts:
-        parts.start(*centre, "--new")
-        url = parts.first_line("serve")
-        parts.start("estimate", "--from", url)
-        parts.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
+    with stopped_at_exit(Processes(tmp_path)) as processes:
+        processes.start(*centre, "--new")
+        url = processes.first_line("serve")
+        processes.start("estimate", "--from", url)
+        processes.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
         for num_kills in range(2):
             wait_for(partial(goes_on, num_estimates() + 10, num_kills))
-            with parts.running.pop("serve") as killed:
+            with processes.running.pop("serve") as killed:
                 killed.kill()
-            parts.start(*centre)
-        parts.first_line("serve")
+            processes.start(*centre)
+        processes.first_line("serve")
         wait_for(partial(goes_on, num_estimates() + 10, 2))
     read = [json.loads(line)["step"] for line in (tmp_path / "estimate.out").read_text().splitlines()]
     rows = [row.step for row in public_rows(tmp_path / "ledger.db")]

@@ -29,7 +29,16 @@ def test_every_design_of_the_demo_keeps_its_budget_and_beats_the_prior():
 def test_the_design_that_was_tested_is_the_one_that_comes_with_dpfuse():
     live = read_results("live")
     assert live["fingerprint"] == dpfuse.load(DESIGN).fingerprint
+    assert dpfuse.Guarantee(**live["guarantee"]) == dpfuse.load(DESIGN).guarantee
     assert live["within_budget"] and live["us101"]["within_budget"]
+
+
+def test_the_built_in_design_tracks_the_density_for_ten_minutes():
+    live = read_results("live")
+    assert live["ci95"][1] < 0.1 * live["prior_mse"]
+    assert live["non_private_mse"] < live["mse"] < 3 * live["non_private_mse"]
+    assert max(live["mse_by_minute"]) < 0.15 * live["prior_mse"]
+    assert 0.9 < live["coverage"] < 0.99
 
 
 def test_bounds_found_by_the_audit_stay_below_the_claims():

@@ -47,7 +47,7 @@ def test_show_prints_guarantee_progress_and_spending(closed_ledger):
             assert story["spent"] == pytest.approx(3e-6, rel=1e-2)
             assert story["spent"] + story["budget_left"] == pytest.approx(0.01)
     text = invoke("show", path).output
-    assert ("pays for each of them" in text) == is_total and ("is private" in text) != is_total
+    assert ("pays for each of them" in text) == is_total and ("are private" in text) != is_total
 
 
 def test_show_rows_prints_the_public_rows(closed_ledger):

@@ -22,12 +22,12 @@ from paho.mqtt.enums import CallbackAPIVersion
 from typer.testing import CliRunner
 
 from dpfuse.cli import app
-from dpfuse.cli.replay import _is_chosen, make_scenes
 from dpfuse.remote.client import make_client
 from dpfuse.replay import player as player_module
 from dpfuse.replay import transports as transports_module
 from dpfuse.replay.faults import Faults, make_garbage
 from dpfuse.replay.player import Replay, Scene, SceneSequence
+from dpfuse.replay.scenes import is_chosen, make_scenes
 from dpfuse.replay.transports import OutgoingMessage, OverMQTT
 from dpfuse.types import Trajectories
 from dpfuse.wire.broker import write_broker
@@ -343,7 +343,7 @@ class TestOverMQTT:
 
 class TestTraffic:
     def test_the_freeway_goes_on_and_its_vehicles_keep_their_coin(self):
-        moving, interval_s = make_scenes(None, 0.3, 0, ids_from=10**6)
+        moving, interval_s = make_scenes(None, 0.3, 0, first_id=10**6)
         played = list(itertools.islice(moving, 60))
         assert interval_s == 0.2
         for before, now in itertools.pairwise(played):
@@ -384,13 +384,13 @@ class TestTraffic:
 
     def test_coins_fall_evenly_and_for_themselves(self):
         ids = np.arange(10_000)
-        by_seed = [_is_chosen(ids, 0.3, seed) for seed in range(3)]
+        by_seed = [is_chosen(ids, 0.3, seed) for seed in range(3)]
         for chosen in by_seed:
             # Five standard deviations, on either side; false alarms 6e-7 for each of three.
             assert abs(chosen.mean() - 0.3) < 5 * np.sqrt(0.3 * 0.7 / len(ids))
         assert abs((by_seed[0] & by_seed[1]).mean() - 0.09) < 5 * np.sqrt(0.09 * 0.91 / len(ids))
-        assert _is_chosen(ids, 1.0, 0).all()
-        assert (_is_chosen(ids[500:], 0.3, 0) == by_seed[0][500:]).all()
+        assert is_chosen(ids, 1.0, 0).all()
+        assert (is_chosen(ids[500:], 0.3, 0) == by_seed[0][500:]).all()
 
 
 def test_help_says_what_speed_means():

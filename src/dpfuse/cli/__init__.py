@@ -1,4 +1,4 @@
-"""The command line: one file a command, results on stdout, progress on stderr."""
+"""The command line: one file for each command; results go to stdout, progress to stderr."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from dpfuse.cli.train import train
 app = typer.Typer(
     name="dpfuse",
     help="Fuse private sensor streams in real time under a hard Rényi differential privacy budget.\n\n"
-    "Start with `dpfuse demo`. Then: simulate, data (or bring your own arrays), train, evaluate, audit; `account` "
-    "tells what a budget means, `ledger` what was released and spent. Live: start with `dpfuse live`; then token, "
-    "serve, broker, estimate, replay.",
+    "Start with `dpfuse demo`. To make a design of your own: simulate or data, then train, evaluate and audit. "
+    "`account` explains a budget, and `ledger` shows what was released and spent. To run a design on live streams, "
+    "start with `dpfuse live`, then see token, serve, broker, estimate and replay.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -40,7 +40,7 @@ app.add_typer(ledger, name="ledger")
 
 
 def main() -> None:
-    """Run the command line; an error of ours is one line on stderr and exit 1."""
+    """Run the command line. An error is one line on stderr: exit 2 for a wrong argument, else 1."""
     from dpfuse.errors import DpfuseError
 
     try:

@@ -1,4 +1,4 @@
-"""`dpfuse account`: what a budget means, and which budget to choose."""
+"""`dpfuse account`: a Rényi budget as (epsilon, delta), and the budget for an epsilon."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dpfuse.cli._options import AsJson, Delta, Order
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -15,32 +17,30 @@ BUDGETS_SHOWN = (0.07, 0.15, 0.3, 0.5, 1.0, 1.5, 3.0, 5.0)
 
 
 def account(
-    budget: Annotated[
-        float | None, typer.Option(help="The Rényi budget B, at --order. Give this or --epsilon.")
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Rényi budget B at --order. Give this or --epsilon.")] = None,
     epsilon: Annotated[
-        float | None, typer.Option(help="Find the largest budget that keeps this epsilon, by GDP.")
+        float | None, typer.Option(help="Find the largest budget with at most this epsilon, by GDP.")
     ] = None,
-    order: Annotated[float, typer.Option(help="The Rényi order alpha, above 1.")] = 2.0,
-    delta: Annotated[float, typer.Option(help="The delta of (epsilon, delta), between 0 and 1.")] = 1e-5,
+    order: Order = 2.0,
+    delta: Delta = 1e-5,
     coordinates: Annotated[
-        int, typer.Option(help="Allow, by GDP, for discrete noise in this many coordinates: steps times d.")
+        int, typer.Option(help="By GDP, include the cost of discrete noise in so many coordinates: steps times d.")
     ] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and no tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a Rényi budget means as (epsilon, delta), or find the budget for an epsilon.
+    """Convert a Rényi budget to (epsilon, delta), or find the budget for an epsilon.
 
-    The four figures describe the same releases. The first two know the loss at
-    one order only, the last two that Gaussian noise has a known loss at every
-    order. All are about one sensor and everything ever released, under the
-    adjacency that the budget was promised for.
+    The four values of epsilon describe the same releases. The first two use the
+    loss at one order. The last two use that Gaussian noise has a known loss at
+    every order, and are smaller. All hold for one sensor and everything that is
+    ever released, under the adjacency of the guarantee.
 
     Example: dpfuse account --order 2 --budget 1.5 --delta 1e-5
 
     Example: dpfuse account --epsilon 3 --delta 1e-5
     """
     if (budget is None) == (epsilon is None):
-        raise typer.BadParameter("give either --budget or --epsilon, and not both")
+        raise typer.BadParameter("give either --budget or --epsilon, not both")
     try:
         answer = _answer(budget, epsilon, order, delta, coordinates)
     except (TypeError, ValueError) as error:

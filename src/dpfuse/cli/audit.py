@@ -1,4 +1,4 @@
-"""`dpfuse audit`: attack a design and hold what is found against its promise."""
+"""`dpfuse audit`: attack a design, and compare the leak that is found with its guarantee."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from typing import Annotated
 
 import typer
 
-from dpfuse.cli._files import refuse_overwrite
+from dpfuse.cli._options import AsJson, Delta, Force, refuse_overwrite
 
 
 def audit(
     design: Annotated[Path, typer.Argument(help="The design to attack.")],
-    runs: Annotated[int, typer.Option(help="Runs of the exact release path, in each of the two worlds.")] = 2000,
-    confidence: Annotated[float, typer.Option(help="Of each lower bound on epsilon, in [0.5, 1).")] = 0.95,
-    delta: Annotated[float, typer.Option(help="The delta at which epsilon is claimed and bounded.")] = 1e-5,
-    steps: Annotated[int | None, typer.Option(help="Releases in a run; by default all that a design makes.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the search for a canary; the noise has no seed.")] = 0,
-    figure: Annotated[Path | None, typer.Option(help="A PNG: scores and trade-off curves of both attacks.")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --figure.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    runs: Annotated[int, typer.Option(help="Runs of the exact release path in each of the two worlds.")] = 2000,
+    confidence: Annotated[float, typer.Option(help="Confidence of each lower bound on epsilon, in [0.5, 1).")] = 0.95,
+    delta: Delta = 1e-5,
+    steps: Annotated[int | None, typer.Option(help="Releases in a run; by default all releases of the design.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the search for a canary. The noise has no seed.")] = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="PNG file for scores and trade-off curves of the attacks.")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Attack a design and say whether its promise stood.
+    """Attack a design and check that its guarantee holds.
 
-    The attacker knows everything but one sensor, the canary: is it there (or which
-    of two trajectories is its own)? Two canaries are tried, the loudest that any
-    design of this promise could meet, and the worst that hand and gradients find for
-    this one. Accounts, sums and the noise are checked as well. Exit 1 if anything
-    speaks against the promise.
+    The attacker knows everything except one sensor, the canary, and guesses from the
+    releases whether it took part (replace-one: which of two trajectories it had). Two
+    canaries are tried: one that adds as much as any design of this guarantee allows,
+    and the worst one that a search finds for this design. Accounts, sums and noise
+    are checked too. Exit 1 if a check contradicts the guarantee.
 
     Example: dpfuse audit road.dpfuse --figure audit.png
     """

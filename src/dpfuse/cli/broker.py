@@ -1,4 +1,4 @@
-"""`dpfuse broker`: the configuration of a mosquitto for sensors, centre and estimators."""
+"""`dpfuse broker`: the configuration of a mosquitto broker for sensors, centre and estimators."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Annotated
 
 import typer
 
-from dpfuse.cli._files import refuse_overwrite
-from dpfuse.cli.token import Secret, SensorIds, parse_ids
+from dpfuse.cli._options import Force, Secret, SensorIds, refuse_overwrite
+from dpfuse.cli.token import parse_ids
 
 
 def broker(
     ids: SensorIds = None,
     secret: Secret = Path("secret"),
-    out: Annotated[Path, typer.Option(help="Folder for mosquitto.conf, acl and passwords.")] = Path("broker"),
-    host: Annotated[str, typer.Option(help="Address that the broker listens at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535)] = 1883,
-    force: Annotated[bool, typer.Option("--force", help="Write over what is there.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for mosquitto.conf, access list and passwords.")] = Path("broker"),
+    host: Annotated[str, typer.Option(help="Address at which the broker listens.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port at which the broker listens.")] = 1883,
+    force: Force = False,
 ) -> None:
     """Write a commented mosquitto configuration, its access list and its passwords.
 
-    Each sensor connects with its id as user name and its token as password, and may
-    publish its own reports; an estimator may read releases. Nobody else gets in.
-    The password of the account `estimator`, for estimators, is printed.
+    A sensor connects with its id as user name and its token as password, and may
+    publish its own reports only. An estimator may read releases only. All others are
+    refused. The command prints the password of the user `estimator`.
 
     Example: dpfuse broker --secret centre.secret --out broker 17 100-199
 

@@ -1,16 +1,15 @@
-"""`dpfuse data`: what a published recording holds, seen, and turned into a file to train on."""
+"""`dpfuse data`: read a published recording, plot it, and write a recording to train on."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dpfuse.cli._files import refuse_overwrite
+from dpfuse.cli._options import AsJson, Force, Share, refuse_overwrite
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,44 +17,36 @@ if TYPE_CHECKING:
     from dpfuse.data import Recording
 
 
-class Dataset(StrEnum):
-    """The recordings that dpfuse reads."""
-
-    us101 = "us101"
-
-
 def data(
-    dataset: Annotated[Dataset, typer.Argument(help="Which recording.")] = Dataset.us101,
+    dataset: Annotated[Literal["us101"], typer.Argument(help="The data set.")] = "us101",
     folder: Annotated[
-        Path | None,
-        typer.Option("--data", envvar="DPFUSE_DATA", help="Folder with the published files, or one of them."),
+        Path | None, typer.Option("--data", envvar="DPFUSE_DATA", help="Folder with the published files, or one file.")
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the figures.")] = Path("out/us101"),
-    save: Annotated[Path | None, typer.Option(help="Also write a recording for `dpfuse train`.")] = None,
-    share: Annotated[float, typer.Option(help="Share of the vehicles that report in --save, in (0, 1].")] = 0.3,
-    seed: Annotated[int, typer.Option(help="Of the draw of those that report.")] = 0,
+    save: Annotated[Path | None, typer.Option(help="Also write a recording for `dpfuse train` to this file.")] = None,
+    share: Share = 0.3,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of vehicles that report.")] = 0,
     section: Annotated[
-        tuple[float, float], typer.Option(help="Start and end of the section, in m along the recorded stretch.")
+        tuple[float, float], typer.Option(help="Start and end of the section in m along the recorded stretch.")
     ] = (120.0, 520.0),
     interval: Annotated[float, typer.Option(help="Seconds between steps, a multiple of 0.1.")] = 0.2,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder for compact copies of text files; by default the user's cache.")
+        Path | None, typer.Option(help="Folder for compact copies of text files; by default in the user's cache.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file of --save.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Read a published recording, say what was found, and plot it.
+    """Read a published recording, print what was found, and plot it.
 
-    us101 is US Highway 101 southbound on 15 June 2005, 07:50 to 08:35 (NGSIM),
-    in any layout in which it was published; docs/data.md says where. The state
-    is the density of a section in vehicles per km, main lanes together; each
-    vehicle measures its position and speed.
+    us101 is US Highway 101 southbound on 15 June 2005, 07:50 to 08:35 (NGSIM), in
+    any published layout; docs/data.md says where the files are. The state is the
+    density of a section in vehicles per km, main lanes together. Each vehicle
+    measures its position in m and its speed in m/s. --share is for --save only.
 
     Example: dpfuse data us101 --data DIR --save us101.dpfuse-data
     """
     from dpfuse.data import figures, periods, read
 
-    assert dataset is Dataset.us101
     if save:
         refuse_overwrite(save, force)
     recording = read(folder, cache=cache, progress=not as_json)
@@ -118,8 +109,8 @@ def _show(summary: dict[str, Any], recording: Recording, share: float) -> None:
     console.print(_periods(summary))
     opens, closes = (clock(tick) for tick in summary["run_ticks"])
     console.print(
-        f"The section was seen in full from {opens} to {closes}: one run of {summary['steps']:,} steps of "
-        f"{summary['interval_s']:g} s. Figures are in {summary['figures']}/"
+        f"All vehicles on the section were tracked from {opens} to {closes}: one run of {summary['steps']:,} steps "
+        f"of {summary['interval_s']:g} s. Figures are in {summary['figures']}/"
     )
     if summary["file"]:
         console.print(f"{summary['file']}: the same run, {share:.0%} of the vehicles reporting.")
@@ -130,22 +121,22 @@ def _files(summary: dict[str, Any]) -> Table:
 
     table = Table("file", "layout", "rows", "duplicates")
     for file in summary["files"]:
-        layout = f"{file['layout']}, kept copy" if file["from_cache"] else file["layout"]
+        layout = f"{file['layout']}, compact copy" if file["from_cache"] else file["layout"]
         table.add_row(Path(file["path"]).name, layout, f"{file['rows']:,}", f"{file['duplicates']:,}")
     return table
 
 
 def _notes(summary: dict[str, Any]) -> Iterator[str]:
-    """What was left out, or is odd."""
+    """What was left out or counted once."""
     for file in summary["files"]:
         if file["conflicts"]:
-            yield f"{file['path']}: {file['conflicts']:,} duplicates disagree with the first such row, which counts."
+            yield f"{file['path']}: {file['conflicts']:,} duplicates disagree with the first such row, which is used."
         if file["elsewhere"]:
             yield f"{file['path']}: {file['elsewhere']:,} rows of other sites were left out."
     for path in summary["passed_over"]:
         yield f"{path} holds no vehicle trajectories and was passed over."
     if summary["seen_twice"]:
-        yield f"{summary['seen_twice']:,} vehicles were seen in two periods at once; each counts once."
+        yield f"{summary['seen_twice']:,} vehicles are in two overlapping periods; each is counted once."
 
 
 def _periods(summary: dict[str, Any]) -> Table:

@@ -1,4 +1,4 @@
-"""`dpfuse demo`: the main job on built-in data, from simulated traffic to designs, figures and a plain statement."""
+"""`dpfuse demo`: the main task on built-in data, from simulated traffic to designs, figures and a guarantee."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from dpfuse.cli._options import AsJson
 
 if TYPE_CHECKING:
     from dpfuse.evaluation import Comparison, Report
@@ -20,25 +22,24 @@ _DENSITY = "density [veh/km]"
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report, designs and figures.")] = Path("out/demo"),
-    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are quicker and worse.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal results.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print report.json to stdout.")] = False,
+    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are faster and worse.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Seed; equal seeds give equal results.")] = 0,
+    as_json: AsJson = False,
 ) -> None:
-    """Design a fusion policy for a simulated freeway under a privacy budget, and compare.
+    """Train three designs for a simulated freeway under a privacy budget, and compare them.
 
     Simulates a five-lane freeway on which 30% of the vehicles report their position
-    and speed every 0.2 s, designs three mechanisms that release a noisy vector at
-    every step for 20 s within the Rényi budget 0.5 at order 2 for each vehicle
-    (remove-one), and a non-private floor, and tests them on traffic they have not
-    seen.
+    and speed every 0.2 s. Trains designs that release a noisy vector at every step for
+    20 s, within the Rényi budget 0.5 at order 2 for each vehicle (remove-one), and a
+    non-private floor. Tests all on traffic that they were not trained on.
 
-    classical: the budget spread evenly. adaptive: spent on what was released so far.
-    individual: as adaptive, each vehicle charged for what it adds.
+    classical: spends the budget evenly. adaptive: spends by past releases.
+    individual: like adaptive, but each vehicle is charged for what it adds.
 
     Example: dpfuse demo --out out/demo
     """
     if out.is_dir() and any(out.iterdir()) and not (out / "report.json").exists():
-        raise typer.BadParameter(f"{out} holds other things than a demo; give another --out")
+        raise typer.BadParameter(f"{out} holds other files than those of a demo; give another --out")
     began = time.perf_counter()
     import dpfuse
     from dpfuse.evaluation.text import to_text
@@ -62,7 +63,7 @@ def demo(
 
 
 def _traffic(seed: int) -> tuple[Trajectories, Trajectories, Trajectories]:
-    """Training, validation and test: runs of their own, of which 30% of the vehicles report."""
+    """Training, validation and test runs, in which 30% of the vehicles report."""
     from dpfuse.systems import freeway
 
     traffic = freeway.simulate(num_runs=8, seed=seed).sample_sensors(0.3, seed)
@@ -72,18 +73,18 @@ def _traffic(seed: int) -> tuple[Trajectories, Trajectories, Trajectories]:
 def _train(training: Trajectories, validation: Trajectories, updates: int, seed: int) -> dict[str, Design]:
     import dpfuse
 
-    def promised(accounting: Any) -> dpfuse.Guarantee:
+    def guarantee_of(accounting: Any) -> dpfuse.Guarantee:
         return dpfuse.Guarantee(order=_ORDER, budget=_BUDGET, adjacency="remove-one", accounting=accounting)
 
     plan: dict[str, tuple[dpfuse.Guarantee | None, Any]] = {
-        "classical": (promised("total"), "constant"),
-        "adaptive": (promised("total"), "adaptive"),
-        "individual": (promised("individual"), "adaptive"),
+        "classical": (guarantee_of("total"), "constant"),
+        "adaptive": (guarantee_of("total"), "adaptive"),
+        "individual": (guarantee_of("individual"), "adaptive"),
         "non-private": (None, "constant"),
     }
     designs = {}
     for name, (guarantee, spending) in plan.items():
-        typer.echo(f"designing {name}", err=True)
+        typer.echo(f"training {name}", err=True)
         designs[name] = dpfuse.train(
             training,
             validation,
@@ -100,7 +101,7 @@ def _train(training: Trajectories, validation: Trajectories, updates: int, seed:
 def _summary(reports: dict[str, Report], paired: dict[str, Comparison]) -> dict[str, Any]:
     private = {name: report for name, report in reports.items() if report.guarantee}
     first = reports["classical"]
-    assert first.guarantee is not None  # the floor alone has none
+    assert first.guarantee is not None  # only the floor has none
     return {
         "designs": {name: report.to_dict() for name, report in private.items()},
         "paired": {name: comparison._asdict() for name, comparison in paired.items()},

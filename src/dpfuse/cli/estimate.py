@@ -1,4 +1,4 @@
-"""`dpfuse estimate`: the remote estimator, following a centre's releases."""
+"""`dpfuse estimate`: the remote estimator, which follows the releases of a centre."""
 
 from __future__ import annotations
 
@@ -10,23 +10,25 @@ from typing import Annotated
 
 import typer
 
+from dpfuse.cli._options import Certificates, Stream
+
 
 def estimate(
     url: Annotated[str, typer.Option("--from", help="Address of the centre.", metavar="URL")] = "http://127.0.0.1:8765",
-    stream: Annotated[str, typer.Option(help="Name of the stream.")] = "main",
+    stream: Stream = "main",
     estimator: Annotated[
         Path | None, typer.Option(help="File from `Design.export_estimator`; by default fetched from the centre.")
     ] = None,
-    start: Annotated[int, typer.Option(min=1, help="First step to read; those before count as skipped.")] = 1,
-    steps: Annotated[int | None, typer.Option(min=1, help="Stop after so many estimates.")] = None,
-    ca: Annotated[Path | None, typer.Option(help="Certificates to trust, if the centre made its own.")] = None,
+    start: Annotated[int, typer.Option(min=1, help="First step to read. Earlier steps count as skipped.")] = 1,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of estimates; by default without end.")] = None,
+    ca: Certificates = None,
 ) -> None:
-    """Estimate the state from a centre's releases, as they are published.
+    """Estimate the state from the releases of a centre, as they are published.
 
-    Prints a JSON line for each release: stream, step, mean and standard deviation of
-    every coordinate of the state. Needs neither ledger nor design. Goes on through
-    restarts of the centre until it is told to stop; exit 1 if what comes is no
-    release, or contradicts what came before.
+    Prints a JSON line for each release: stream, step, and mean and standard deviation
+    of each coordinate of the state. Needs neither the ledger nor the design. If the
+    centre restarts, the command goes on. Exit 1 if a message is no release or
+    contradicts an earlier one.
 
     Example: dpfuse estimate --from http://127.0.0.1:8765 --stream main
     """

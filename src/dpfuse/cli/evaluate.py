@@ -1,4 +1,4 @@
-"""`dpfuse evaluate`: error, spending and promise of designs on data they have not seen."""
+"""`dpfuse evaluate`: error, spending and guarantee of designs on data that they were not trained on."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from typing import Annotated
 
 import typer
 
-from dpfuse.cli.train import SplitBy
+from dpfuse.cli._options import AsJson, Delta, FigureFolder, SplitBy
 
 
 def evaluate(
-    recording: Annotated[Path, typer.Argument(help="The recording; its last 10% are the test.")],
-    designs: Annotated[list[Path], typer.Argument(help="Designs; the first is the one that others are compared to.")],
-    split_by: Annotated[SplitBy, typer.Option(help="How the recording was split for training.")] = SplitBy.time,
+    recording: Annotated[Path, typer.Argument(help="The recording. Its last 10% are the test part.")],
+    designs: Annotated[list[Path], typer.Argument(help="Designs. The others are compared with the first.")],
+    split_by: SplitBy = "time",
     whole: Annotated[
-        bool, typer.Option("--whole", help="Test on the whole recording, if it was not trained on.")
+        bool, typer.Option("--whole", help="Test on the whole recording, if the designs were not trained on it.")
     ] = False,
-    draws: Annotated[int, typer.Option(help="How often each window runs with fresh noise.")] = 4,
-    delta: Annotated[float, typer.Option(help="The delta of the (epsilon, delta) statement.")] = 1e-5,
-    seed: Annotated[int, typer.Option(help="Of the simulated noise.")] = 0,
-    figures: Annotated[Path | None, typer.Option(help="A folder for figures.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    draws: Annotated[int, typer.Option(help="Draws of noise for each window.")] = 4,
+    delta: Delta = 1e-5,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated noise.")] = 0,
+    figures: FigureFolder = None,
+    as_json: AsJson = False,
 ) -> None:
     """Evaluate designs on the test part of a recording.
 
-    Errors come with 95% intervals by block bootstrap over time; spending is
-    recomputed in the integers that a live centre would debit.
+    Errors have 95% intervals, by block bootstrap over time. Spending is computed in
+    the integers that a live centre would debit. Give the same --split-by as for
+    `dpfuse train`, so that no test data was used in training.
 
     Example: dpfuse evaluate road.dpfuse-data classical.dpfuse adaptive.dpfuse
     """
@@ -36,9 +37,9 @@ def evaluate(
     from dpfuse.evaluation.text import to_text
 
     data = dpfuse.Trajectories.load(recording)
-    test = data if whole else data.split(by=split_by.value)[2]
+    test = data if whole else data.split(by=split_by)[2]
     if len({path.stem for path in designs}) < len(designs):
-        raise typer.BadParameter("designs must have names of their own; rename one")
+        raise typer.BadParameter("designs must have different file names; rename one")
     loaded = {path.stem: dpfuse.load(path) for path in designs}
     reports = {
         name: dpfuse.evaluate(design, test, num_draws=draws, delta=delta, seed=seed) for name, design in loaded.items()

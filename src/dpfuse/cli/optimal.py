@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from dpfuse.cli._options import AsJson, FigureFolder
 
 if TYPE_CHECKING:
     from dpfuse.optimal import GeneralSolution, Problem, Solution
 
-
-class Form(StrEnum):
-    """What may be released."""
-
-    gaussian = "gaussian"
-    general = "general"
+Form = Literal["gaussian", "general"]
 
 
 def optimal(
@@ -26,21 +21,27 @@ def optimal(
     ] = "slow",
     form: Annotated[
         Form, typer.Option(help="gaussian: the count plus noise; general: any release of one sensor.")
-    ] = Form.gaussian,
-    symbols: Annotated[int, typer.Option(help="Symbols of a general release: 2, or 4 for as good as any.")] = 4,
-    beliefs: Annotated[int | None, typer.Option(help="Nodes of belief; 81, or 41 for the general form.")] = None,
-    budgets: Annotated[int | None, typer.Option(help="Nodes of budget left; 61, or 25 for the general form.")] = None,
+    ] = "gaussian",
+    symbols: Annotated[
+        int, typer.Option(help="Symbols of a general release: 2, or 4, which are as good as any number.")
+    ] = 4,
+    beliefs: Annotated[
+        int | None, typer.Option(help="Nodes of belief.", show_default="81; 41 for the general form")
+    ] = None,
+    budgets: Annotated[
+        int | None, typer.Option(help="Nodes of budget left.", show_default="61; 25 for the general form")
+    ] = None,
     runs: Annotated[int, typer.Option(help="Simulated runs that check the value.")] = 50_000,
-    seed: Annotated[int, typer.Option(help="Of the simulated runs.")] = 0,
-    figures: Annotated[Path | None, typer.Option(help="A folder for figures.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the simulated runs.")] = 0,
+    figures: FigureFolder = None,
+    as_json: AsJson = False,
 ) -> None:
-    """Solve the optimality equations of a binary hidden Markov system.
+    """Solve the optimality equations of Theorem 1 for a binary hidden Markov system.
 
-    Finds the least squared error, summed over the horizon, that any spending by past
-    releases can reach, and how it spends; for the gaussian form also the best schedule
-    fixed beforehand, so that the gain of the closed loop is known. Every value is
-    checked by simulation.
+    Finds the least squared error, summed over the horizon, of any rule that spends by
+    past releases, and the rule that reaches it. For the gaussian form it also finds the
+    best schedule that is fixed in advance, and so the gain of the closed loop. Every
+    value is checked by simulation.
 
     Example: dpfuse optimal slow --figures out/slow
 
@@ -53,7 +54,7 @@ def optimal(
     question = solver.PRESETS[problem] if problem in solver.PRESETS else solver.Problem.load(problem)
     grid = {name: n for name, n in [("num_beliefs", beliefs), ("num_budgets", budgets)] if n is not None}
     solution: Solution | GeneralSolution
-    if form is Form.gaussian:
+    if form == "gaussian":
         solution = solver.solve(question, **grid)
     else:
         solution = solver.solve_general(question, num_symbols=symbols, **grid)
@@ -68,9 +69,9 @@ def _answer(problem: Problem, solution: Solution | GeneralSolution, form: Form, 
     from dpfuse import optimal as solver
 
     simulated = solution.simulate(num_runs=runs, seed=seed)
-    answer: dict[str, Any] = {"problem": problem.to_dict(), "form": str(form), **solution.to_dict()}
+    answer: dict[str, Any] = {"problem": problem.to_dict(), "form": form, **solution.to_dict()}
     answer["simulated"] = {"value": simulated.value, "ci95": simulated.ci95, "runs": runs}
-    if form is Form.gaussian:
+    if form == "gaussian":
         schedule = solver.best_schedule(problem, num_beliefs=len(solution.beliefs), num_budgets=len(solution.budgets))
         answer["even_value"] = schedule.even_value
         answer["schedule"] = {"value": schedule.value, "losses": schedule.losses.tolist()}
@@ -82,13 +83,13 @@ def _text(name: str, answer: dict[str, Any]) -> str:
     steps, budget, order = (answer["problem"][field] for field in ("horizon", "budget", "order"))
     low, high = answer["simulated"]["ci95"]
     lines = [f"{name}: squared error summed over {steps} steps, budget {budget:g} at order {order:g}"]
-    if answer["form"] == Form.gaussian:
+    if answer["form"] == "gaussian":
         lines.append(f"  spent evenly                 {answer['even_value']:.4f}")
         lines.append(f"  best schedule                {answer['schedule']['value']:.4f}")
         lines.append(f"  optimal (closed loop)        {answer['value']:.4f}, {answer['closed_loop_gain']:.1%} less")
     else:
         lines.append(f"  optimal with {answer['num_symbols']} symbols       {answer['value']:.4f}")
-        lines.append(f"  left open by the programmes  {answer['gap']:.1e}")
+        lines.append(f"  gap of the linear programmes {answer['gap']:.1e}")
     lines.append(f"  the grid half as fine        differs by {answer['discretisation_error']:.2%}")
     lines.append(f"  simulated                    {answer['simulated']['value']:.4f} (95%: {low:.4f} to {high:.4f})")
     return "\n".join([*lines, *(f"  {path}" for path in answer.get("figures", ()))])

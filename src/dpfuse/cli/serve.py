@@ -1,4 +1,4 @@
-"""`dpfuse serve`: a fusion centre, live: reports in over HTTP and MQTT, releases out by the clock."""
+"""`dpfuse serve`: a live fusion centre. Reports come in over HTTP and MQTT, and releases leave by the clock."""
 
 from __future__ import annotations
 
@@ -7,42 +7,49 @@ from typing import Annotated
 
 import typer
 
+from dpfuse.cli._options import Secret
+
 
 def serve(
-    design: Annotated[Path, typer.Option(help="Design to run, from `dpfuse train`.")],
+    design: Annotated[Path, typer.Option(help="The design to run, from `dpfuse train`.")],
     ledger: Annotated[str, typer.Option(help="Its ledger, a file or a postgresql:// address.")],
     new: Annotated[
-        bool, typer.Option("--new", help="Make the ledger, with these streams; refused if there is one already.")
+        bool, typer.Option("--new", help="Make the ledger, with these streams. Refused if it exists.")
     ] = False,
-    stream: Annotated[list[str] | None, typer.Option(help="Name of a stream; more than one may be given.")] = None,
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a stream; repeat it for more.", show_default="those of the ledger; main if new"),
+    ] = None,
     interval: Annotated[float | None, typer.Option(help="Seconds between releases; by default the design's.")] = None,
     delay: Annotated[
-        float | None, typer.Option(help="Seconds from the end of a step to its release; by default half of them.")
+        float | None, typer.Option(help="Seconds from the end of a step to its release; by default half an interval.")
     ] = None,
-    secret: Annotated[Path, typer.Option(help="The secret that tokens are made with, from `dpfuse token`.")] = Path(
-        "secret"
-    ),
-    host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 for any that is free.")] = 8765,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate, to speak HTTPS.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
+    secret: Secret = Path("secret"),
+    host: Annotated[str, typer.Option(help="Address at which to listen.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port at which to listen; 0 for any free port.")] = 8765,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate for HTTPS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate.")] = None,
     mqtt: Annotated[
-        str | None, typer.Option(help="Take reports from and publish to this broker too.", metavar="HOST:PORT")
+        str | None,
+        typer.Option(help="Also take reports from this broker, and publish releases to it.", metavar="HOST:PORT"),
     ] = None,
-    mqtt_ca: Annotated[Path | None, typer.Option(help="Certificates to trust, if the broker speaks TLS.")] = None,
+    mqtt_ca: Annotated[Path | None, typer.Option(help="Certificates to trust, for a broker with TLS.")] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="What the page calls the state, a coordinate each.", metavar="NAME [UNIT]")
+        list[str] | None,
+        typer.Option(help="The page's name of a coordinate of the state; repeat it for more.", metavar="NAME [UNIT]"),
     ] = None,
     replay: Annotated[
-        bool, typer.Option("--replay", help="The data is nobody's: show truth, latency and report counts.")
+        bool,
+        typer.Option("--replay", help="The data is simulated or public: show truth, latency and number of reports."),
     ] = False,
 ) -> None:
-    """Run a fusion centre until it is told to stop.
+    """Run a fusion centre until Ctrl-C or SIGTERM.
 
-    Prints one line with its address when it is up, and nothing private ever. A design
-    with an end stops releasing there, and the centre stays up to hand out what it
-    released. A ledger that fails stops it: nothing is released, exit 1. One that is
-    missing is refused, as it may have been lost: --new is for the first time.
+    Prints its address on one line when it is ready. A design with a horizon makes its
+    last release at the horizon; the centre then stays up and hands out the releases
+    made. If the ledger fails, the centre releases nothing more and ends with exit 1.
+    A missing ledger is refused, because it may have been lost: give --new at the
+    first start only.
 
     Example: dpfuse serve --design us101.dpfuse --ledger us101.db --new --secret centre.secret
     """
@@ -54,7 +61,7 @@ def serve(
     from dpfuse.wire.tokens import Tokens
 
     if (tls_cert is None) != (tls_key is None):
-        raise typer.BadParameter("--tls-cert and --tls-key go together")
+        raise typer.BadParameter("give --tls-cert and --tls-key together")
     run_centre(
         load(design),
         ledger,

@@ -1,44 +1,39 @@
-"""`dpfuse simulate`: recordings of a built-in system."""
+"""`dpfuse simulate`: a recording of a built-in system."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from dpfuse.cli._files import refuse_overwrite
+from dpfuse.cli._options import AsJson, Force, Share, refuse_overwrite
 
 if TYPE_CHECKING:
     from dpfuse.types import Trajectories
 
-
-class System(StrEnum):
-    """The systems that come with dpfuse."""
-
-    freeway = "freeway"
-    linear_gaussian = "linear-gaussian"
-    hidden_markov = "hidden-markov"
+System = Literal["freeway", "linear-gaussian", "hidden-markov"]
 
 
 def simulate(
-    system: Annotated[System, typer.Argument(help="What to simulate.")] = System.freeway,
+    system: Annotated[System, typer.Argument(help="The system to simulate.")] = "freeway",
     out: Annotated[Path, typer.Option(help="The recording to write.")] = Path("recording.dpfuse-data"),
-    runs: Annotated[int, typer.Option(help="Independent runs.")] = 4,
-    minutes: Annotated[float, typer.Option(help="Length of a freeway run in minutes.")] = 45.0,
-    steps: Annotated[int, typer.Option(help="Length of a run of the other systems in steps.")] = 100,
-    share: Annotated[float, typer.Option(help="Share of the vehicles that report, in (0, 1].")] = 0.3,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal recordings.")] = 0,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    runs: Annotated[int, typer.Option(help="Number of independent runs.")] = 4,
+    minutes: Annotated[float, typer.Option(help="Length of a run in minutes; freeway only.")] = 45.0,
+    steps: Annotated[int, typer.Option(help="Length of a run in steps; other systems only.")] = 100,
+    share: Share = 0.3,
+    seed: Annotated[int, typer.Option(help="Seed; equal seeds give equal recordings.")] = 0,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Simulate a system and write the recording.
+    """Simulate a system and write a recording.
 
-    The freeway has five lanes and stop-and-go waves, calibrated to US Highway 101;
-    its state is the density of a 400 m section in vehicles per km, and each vehicle
-    that reports measures its position and speed every 0.2 s.
+    The freeway has five lanes and stop-and-go waves, calibrated to US Highway 101. Its
+    state is the density of a 400 m section in vehicles per km. Each vehicle that
+    reports measures its position in m and its speed in m/s every 0.2 s. The
+    linear-gaussian system is a random walk, and the hidden-markov system a chain with
+    two states; both have 20 sensors.
 
     Example: dpfuse simulate freeway --runs 4 --out road.dpfuse-data
     """
@@ -47,7 +42,7 @@ def simulate(
     data.save(out)
     summary = {
         "file": str(out),
-        "system": str(system),
+        "system": system,
         "runs": data.num_runs,
         "steps": data.num_steps,
         "interval_s": data.interval_s,
@@ -60,7 +55,7 @@ def simulate(
     else:
         typer.echo(
             f"{out}: {data.num_runs} runs of {data.num_steps} steps of {data.interval_s:g} s, up to {data.num_slots} "
-            f"sensors at a time; state {summary['state_mean']:.4g} on average, standard deviation "
+            f"sensors at a time; the state has mean {summary['state_mean']:.4g} and standard deviation "
             f"{summary['state_std']:.4g}"
         )
 
@@ -70,10 +65,10 @@ def _simulate(system: System, runs: int, minutes: float, steps: int, share: floa
 
     from dpfuse.systems import freeway, hidden_markov, linear_gaussian
 
-    if system is System.freeway:
+    if system == "freeway":
         traffic = freeway.simulate(duration_s=60 * minutes, num_runs=runs, seed=seed)
         return traffic.sample_sensors(share, seed)
-    if system is System.linear_gaussian:
+    if system == "linear-gaussian":
         walk = linear_gaussian.LinearGaussian.random_walk()
         return linear_gaussian.simulate(walk, num_runs=runs, num_steps=steps, seed=seed)
     chain = hidden_markov.HiddenMarkov(

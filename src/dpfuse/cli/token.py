@@ -1,4 +1,4 @@
-"""`dpfuse token`: the secret of a centre, and the tokens with which sensors prove who they are."""
+"""`dpfuse token`: the secret of a centre, and the tokens that authenticate its sensors."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Annotated
 
 import typer
 
-Secret = Annotated[Path, typer.Option(help="The centre's secret; whoever has it can report as anybody.")]
-SensorIds = Annotated[list[str] | None, typer.Argument(help="Ids, or ranges of them: 17 100-199.", metavar="[ID]...")]
+from dpfuse.cli._options import Secret, SensorIds
 
 
 def token(
     ids: SensorIds = None,
     secret: Secret = Path("secret"),
-    new: Annotated[bool, typer.Option("--new", help="Make the secret first; never replaces one.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Write a new secret first. Refused if the file exists.")] = False,
 ) -> None:
     """Print the tokens of sensors, one a line.
 
-    A token is bound to its id and good for ever: the centre keeps no list of them.
-    Hand each one to its sensor alone. The secret stays with the centre.
+    A token belongs to one sensor id and does not expire. The centre checks it with
+    the secret and stores no list. Give each token to its sensor only, and the secret
+    to nobody: who has it can report as any sensor.
 
     Example: dpfuse token --new --secret centre.secret 17 100-199
     """
@@ -29,17 +29,17 @@ def token(
 
     sensors = list(parse_ids(ids or []))
     if not sensors and not new:
-        raise typer.BadParameter("name one or more ids, or give --new")
+        raise typer.BadParameter("give one or more ids, or --new")
     if new:
         new_secret(secret)
-        typer.echo(f"{secret} is written; keep it to yourself", err=True)
+        typer.echo(f"wrote the secret {secret}; keep it private", err=True)
     issuer = Tokens.load(secret)
     for sensor in sensors:
         typer.echo(issuer.issue(sensor))
 
 
 def parse_ids(texts: list[str]) -> Iterator[int]:
-    """The ids that are named, one by one or as ranges, in order."""
+    """The ids, in the order in which single ids and ranges are given."""
     for text in texts:
         first, _, last = text.partition("-")
         if not re.fullmatch(r"[0-9]{1,19}(-[0-9]{1,19})?", text) or int(last or first) < int(first):

@@ -1,103 +1,65 @@
-"""`dpfuse train`: from a recording and a promise to a design."""
+"""`dpfuse train`: a design from a recording and a guarantee."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from dpfuse.cli._files import refuse_overwrite
-
-
-class Adjacency(StrEnum):
-    """What a neighbouring data set is."""
-
-    replace_one = "replace-one"
-    remove_one = "remove-one"
-
-
-class Accounting(StrEnum):
-    """Who is charged."""
-
-    total = "total"
-    individual = "individual"
-
-
-class Spending(StrEnum):
-    """How the budget is spent."""
-
-    constant = "constant"
-    schedule = "schedule"
-    adaptive = "adaptive"
-
-
-class Method(StrEnum):
-    """How the weights are found."""
-
-    pathwise = "pathwise"
-    ppo = "ppo"
-
-
-class RecurrentFilter(StrEnum):
-    """What f reads."""
-
-    gru = "gru"
-    guided = "guided"
-
-
-class SplitBy(StrEnum):
-    """How the recording is cut into training, validation and test."""
-
-    time = "time"
-    run = "run"
+from dpfuse.cli._options import AsJson, Force, Order, SplitBy, refuse_overwrite
 
 
 def train(
-    recording: Annotated[Path, typer.Argument(help="A recording, see `dpfuse simulate` and `Trajectories.save`.")],
+    recording: Annotated[Path, typer.Argument(help="A recording from `dpfuse simulate` or `Trajectories.save`.")],
     budget: Annotated[
-        float | None, typer.Option(help="The Rényi budget B of the promise; `dpfuse account` explains it.")
+        float | None, typer.Option(help="Rényi budget B of the guarantee; `dpfuse account` explains it.")
     ] = None,
     adjacency: Annotated[
-        Adjacency | None, typer.Option(help="remove-one: a sensor is there or not; replace-one: its data is another's.")
-    ] = None,
-    non_private: Annotated[
-        bool, typer.Option("--non-private", help="No promise and no noise: a floor to compare with, not to release.")
-    ] = False,
-    order: Annotated[float, typer.Option(help="The Rényi order alpha of the promise.")] = 2.0,
-    accounting: Annotated[
-        Accounting, typer.Option(help="One budget for the stream, or one for each sensor.")
-    ] = Accounting.total,
-    spending: Annotated[
-        Spending, typer.Option(help="Spend evenly, by step, or by what was released so far.")
-    ] = Spending.adaptive,
-    method: Annotated[
-        Method, typer.Option(help="Gradients through the whole loop, or the paper's Algorithm 2.")
-    ] = Method.pathwise,
-    recurrent_filter: Annotated[
-        RecurrentFilter | None,
+        Literal["replace-one", "remove-one"] | None,
         typer.Option(
-            help="What f reads: a sensor's own history, as in the paper (gru), or past releases too (guided). "
-            "By default guided for adaptive policies that are trained pathwise and for the floor."
+            help="How neighbouring data differ. remove-one: one sensor is missing; replace-one: one sensor's "
+            "trajectory is another."
         ),
     ] = None,
-    horizon: Annotated[int | None, typer.Option(help="Releases in all; by default the length of a run.")] = None,
-    stationary: Annotated[bool, typer.Option("--stationary", help="No end; needs individual accounting.")] = False,
-    updates: Annotated[int, typer.Option(help="Gradient steps at most.")] = 2000,
-    split_by: Annotated[
-        SplitBy, typer.Option(help="80/10/10 along time, or by whole runs if they are independent.")
-    ] = SplitBy.time,
-    seed: Annotated[int, typer.Option(help="Equal seeds give equal designs.")] = 0,
+    non_private: Annotated[
+        bool,
+        typer.Option("--non-private", help="No guarantee and no noise: a floor to compare with, never to release."),
+    ] = False,
+    order: Order = 2.0,
+    accounting: Annotated[
+        Literal["total", "individual"], typer.Option(help="One budget for the stream, or one for each sensor.")
+    ] = "total",
+    spending: Annotated[
+        Literal["constant", "schedule", "adaptive"],
+        typer.Option(help="Spend the budget evenly, by step, or by past releases."),
+    ] = "adaptive",
+    method: Annotated[
+        Literal["pathwise", "ppo"], typer.Option(help="Gradients through the whole loop, or the paper's Algorithm 2.")
+    ] = "pathwise",
+    recurrent_filter: Annotated[
+        Literal["gru", "guided"] | None,
+        typer.Option(
+            help="What f reads. gru: the sensor's own history, as in the paper; guided: past releases too. By default "
+            "guided for adaptive spending that is trained pathwise and for the floor, else gru."
+        ),
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(help="Number of releases; by default the length of a run.")] = None,
+    stationary: Annotated[
+        bool, typer.Option("--stationary", help="A design without end; needs individual accounting.")
+    ] = False,
+    updates: Annotated[int, typer.Option(help="Largest number of gradient steps.")] = 2000,
+    split_by: SplitBy = "time",
+    seed: Annotated[int, typer.Option(help="Seed of weights and noise; equal seeds give equal designs.")] = 0,
     out: Annotated[Path, typer.Option(help="The design to write.")] = Path("design.dpfuse"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite the file.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Train fusion policy and estimator for a guarantee and write the design.
+    """Train a design for a guarantee and write it to a file.
 
-    The first 80% of the recording train, the next 10% validate; the last 10% are
-    left for `dpfuse evaluate`.
+    The first 80% of the recording are for training and the next 10% for validation.
+    The last 10% are left for `dpfuse evaluate`.
 
     Example: dpfuse train road.dpfuse-data --budget 0.5 --adjacency remove-one --horizon 100
     """
@@ -107,19 +69,19 @@ def train(
     import dpfuse
 
     dpfuse.use_all_cores()
-    training, validation, _ = dpfuse.Trajectories.load(recording).split(by=split_by.value)
+    training, validation, _ = dpfuse.Trajectories.load(recording).split(by=split_by)
     guarantee = None
     if budget is not None and adjacency is not None:
-        guarantee = dpfuse.Guarantee(order=order, budget=budget, adjacency=adjacency.value, accounting=accounting.value)
+        guarantee = dpfuse.Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting)
     design = dpfuse.train(
         training,
         validation,
         guarantee,
-        spending=spending.value,
-        method=method.value,
+        spending=spending,
+        method=method,
         horizon=horizon,
         stationary=stationary,
-        architecture=dpfuse.Architecture(recurrent_filter=recurrent_filter.value if recurrent_filter else None),
+        architecture=dpfuse.Architecture(recurrent_filter=recurrent_filter),
         optimisation=dpfuse.Optimisation(num_updates=updates),
         seed=seed,
         progress=True,
