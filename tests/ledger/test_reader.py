@@ -67,7 +67,6 @@ class TestVerify:
         refused(place.path, design, "the accounts do not (add up to|hold) what was debited")
 
     def test_a_new_ledger_beside_an_old_head_file_is_refused(self, closed_ledger):
-        """It has another id, and could not have the tip that the head file holds."""
         path, design = closed_ledger
         head = head_of(path).read_bytes()
         path.unlink(), head_of(path).unlink()
@@ -76,6 +75,19 @@ class TestVerify:
         head_of(path).write_bytes(head)
         refused(path, design, "the head file of another ledger")
         assert ledger_id not in head.decode()
+
+    def test_a_ledger_that_was_rewritten_with_its_own_id_is_refused(self, closed_ledger, monkeypatch):
+        """Every hash is right, but the tip is not the one that the head file holds."""
+        path, design = closed_ledger
+        head = head_of(path).read_bytes()
+        path.unlink(), head_of(path).unlink()
+        monkeypatch.setattr("secrets.token_hex", lambda size: head.split()[1].decode())
+        with Ledger.create(path, design, STREAMS) as ledger:
+            for step in (1, 2, 4):
+                ledger.commit([entry(ledger, step, stream, weight=0.001) for stream in STREAMS])
+        verify(path)
+        head_of(path).write_bytes(head)
+        refused(path, design, "does not hold the commit 3 that its head file names")
 
     def test_the_database_refuses_to_change_or_delete_rows(self, place):
         with place.create(make_ledger_design("individual"), STREAMS) as ledger:
