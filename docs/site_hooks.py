@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[1]
 _LINK = re.compile(r"(?<=\]\()([^)\s#:]+)(?=(?:#[^)\s]*)?\))")
+_TEST = re.compile(r"`(?:\w+/)?test_\w+\.py[\w:]*`")
 _ITEM = re.compile(r"( *)(?:[-*]|1\.) ")
 
 
@@ -46,6 +47,7 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     """Fill in the commands, and point links to where files are in the site."""
     if page.file.src_uri == "cli.md":
         markdown = markdown.replace("<!-- commands -->", reference())
+    markdown = _TEST.sub(r"\g<0>{ .test }", markdown)  # in small type, see css/extra.css
     return _LINK.sub(lambda link: _in_site(page.file.src_uri, link[0]), markdown)
 
 
