@@ -46,22 +46,20 @@ class TestIntervals:
         data = Trajectories(state=np.zeros((*shape, 1)), measurements=np.zeros((*shape, 1, 1)))
         return data.windows(self.LENGTH, self.STRIDE)
 
-    def window_means(self, windows, rng):
-        """Window means of a stationary series with mean 1, shape (windows,)."""
-        steps = rng.normal(size=(self.NUM_RUNS, self.NUM_STEPS))
-        steps[:, 1:] *= math.sqrt(1 - self.CORRELATION**2)
+    def window_means(self, windows, rng, num_trials):
+        """Window means of stationary series with mean 1, shape (trials, windows)."""
+        steps = rng.normal(size=(self.NUM_STEPS, num_trials, self.NUM_RUNS))
+        steps[1:] *= math.sqrt(1 - self.CORRELATION**2)
         for k in range(1, self.NUM_STEPS):
-            steps[:, k] += self.CORRELATION * steps[:, k - 1]
-        return np.array([1 + steps[run, start : start + self.LENGTH].mean() for run, start in windows.origins])
+            steps[k] += self.CORRELATION * steps[k - 1]
+        means = [steps[start : start + self.LENGTH, :, run].mean(0) for run, start in windows.origins]
+        return 1 + np.stack(means, axis=1)
 
     def coverage(self, windows, blocks, num_trials):
         """How often the 95% interval contains the true mean."""
-        rng, hits = np.random.default_rng(0), 0
-        for _ in range(num_trials):
-            values = self.window_means(windows, rng)[:, None]
-            low, high = block_interval(values, blocks, lambda means: means[:, 0])
-            hits += low <= 1 <= high
-        return hits / num_trials
+        trials = self.window_means(windows, np.random.default_rng(0), num_trials)
+        intervals = [block_interval(values[:, None], blocks, lambda means: means[:, 0]) for values in trials]
+        return np.mean([low <= 1 <= high for low, high in intervals])
 
     def test_95_percent_intervals_cover_the_mean_95_percent_of_the_time(self, windows):
         """Tolerance: 3% for the finite number of blocks, and 4.9 standard deviations of a count (false alarm 1e-6)."""
@@ -72,14 +70,14 @@ class TestIntervals:
 
     def test_intervals_from_single_windows_are_too_narrow(self, windows):
         """Negative control: the test above would fail."""
-        assert self.coverage(windows, np.arange(windows.num_runs), num_trials=50) < 0.7
+        allowed = 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
+        assert self.coverage(windows, np.arange(windows.num_runs), num_trials=50) < 0.95 - allowed
 
     def test_equal_designs_differ_significantly_one_time_in_twenty(self, windows):
         """Both designs share a part of their errors, and each adds noise of its own; tolerance as above."""
         rng, blocks, alarms = np.random.default_rng(1), blocks_of(windows, 6 * self.LENGTH), 0
-        for _ in range(self.NUM_TRIALS):
-            shared = 5 + 3 * self.window_means(windows, rng)
-            pair = np.stack([shared + 0.3 * self.window_means(windows, rng) for _ in range(2)], axis=1)
+        shared, *own = (self.window_means(windows, rng, self.NUM_TRIALS) for _ in range(3))
+        for pair in np.stack([5 + 3 * shared + 0.3 * noise for noise in own], axis=2):
             low, high = block_interval(pair, blocks, lambda means: means[:, 0] / means[:, 1])
             alarms += not low <= 1 <= high
         assert abs(alarms / self.NUM_TRIALS - 0.05) < 0.03 + 4.9 * math.sqrt(0.95 * 0.05 / self.NUM_TRIALS)
