@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 import dpfuse
-from dpfuse.audit import Bound, attack, plot_audit
+from dpfuse.audit import Claim, attack, plot_audit
 from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
@@ -64,7 +64,7 @@ def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
     design = with_loud_filter(make_design(guarantee))
     claim = gdp_epsilon(ORDER, budget, DELTA, NUM_STEPS)
     worlds = make_worlds(design, *loud_pair(design, NUM_STEPS), seed=SEED)
-    found = attack("the worst f", ExactStep(design, NUM_ROWS), worlds, num_runs, Bound(DELTA, CONFIDENCE, claim))
+    found = attack("the worst f", ExactStep(design, NUM_ROWS), worlds, num_runs, Claim(DELTA, CONFIDENCE, claim))
     assert all(check.passed for check in found.checks if not check.false_alarm)
     right, all_runs = found.attack.accuracy * 2 * num_runs, 2 * num_runs
     row = {

@@ -1,6 +1,6 @@
-"""Attacks on a design: what they find, held against what it promises."""
+"""Attacks on a design, and their findings compared with its guarantee."""
 
-from dpfuse.audit.attacks import Attack, Bound, Findings, attack, epsilon_at_least
+from dpfuse.audit.attacks import Attack, Claim, Findings, attack, epsilon_at_least
 from dpfuse.audit.audit import Audit, audit_design
 from dpfuse.audit.checks import Check
 from dpfuse.audit.figure import plot_audit
@@ -9,8 +9,8 @@ from dpfuse.audit.text import to_text
 __all__ = [
     "Attack",
     "Audit",
-    "Bound",
     "Check",
+    "Claim",
     "Findings",
     "attack",
     "audit_design",

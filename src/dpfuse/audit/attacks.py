@@ -1,4 +1,4 @@
-"""One attack: runs in two neighbouring worlds, their scores, the bound on epsilon, and what was checked on the way."""
+"""One attack: runs in two neighbouring worlds, their scores, the lower bound on epsilon, and the checks."""
 
 from __future__ import annotations
 
@@ -12,31 +12,32 @@ from numpy.typing import NDArray
 from dpfuse._arrays import Floats
 from dpfuse.audit.checks import Check, certain
 from dpfuse.audit.noise import check_live
-from dpfuse.audit.replays import check_exactly, draw_live, make_drills, replay
 from dpfuse.audit.runs import Transcript, run_worlds
+from dpfuse.audit.scenarios import check_exactly, live_noise, run_live, run_scenarios
 from dpfuse.audit.worlds import Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.conversion import gdp_epsilon
 from dpfuse.privacy.release import Release
 
-# The runs go through networks compiled for many streams: replayed through the live step their sums agree up to float32
-# rounding and no better, as the last contribution out of an account takes the root of it.
-_SAME_SUM = GRID // 200
+# The networks of the runs are compiled for many streams. The live step gives the same sums up to float32 rounding. The
+# rounding is largest where a contribution is the square root of what an account has left.
+_ROUNDING = GRID // 200
 _NUM_REPLAYED = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Attack:
-    """What one attack found.
+    """The result of one attack.
 
     Attributes:
-        name: which f was attacked.
-        reach: the share of the budget by which the two worlds were apart, on average over the runs: computed, exact.
-        accuracy: how often the best test told the worlds apart, from an even prior.
-        epsilon_bound: epsilon is at least this, at the audit's confidence.
-        scores, other_scores: log-likelihood ratios of the runs with the canary, and of those in the other world.
-        by_hand, by_ascent: the reach of the best hand-made canary, and of the best that gradients found; simulated.
+        name: the f that was attacked.
+        reach: the squared distance of the two worlds as a share of the budget, averaged over the runs; exact.
+        accuracy: how often the best test named the right world, from even odds.
+        epsilon_bound: a lower bound on epsilon, at the confidence of the audit.
+        scores, other_scores: log-likelihood ratios of the runs in the canary's world, and in its neighbour.
+        by_hand, by_ascent: the reach of the best hand-made canary, and of the best one that gradient ascent found, in
+            simulation.
     """
 
     name: str
@@ -49,16 +50,16 @@ class Attack:
     by_ascent: float | None = None
 
 
-class Bound(NamedTuple):
-    """At which delta and confidence epsilon is bounded, and what is claimed."""
+class Claim(NamedTuple):
+    """The claimed epsilon at delta, and the confidence of the lower bound that is compared with it."""
 
     delta: float
     confidence: float
-    claim: float
+    epsilon: float
 
 
 class Findings(NamedTuple):
-    """One attack, what was checked on the way, and all noise that was drawn, in runs and live, shape (draws,)."""
+    """One attack, its checks, and the noise of all its runs, shape (draws,)."""
 
     attack: Attack
     checks: list[Check]
@@ -70,50 +71,50 @@ def attack(
     step: ExactStep,
     worlds: Worlds,
     num_runs: int,
-    bound: Bound,
+    claim: Claim,
     advance: Callable[[int], object] = lambda steps: None,
 ) -> Findings:
-    """One attack on a step: `num_runs` runs in each of the worlds."""
+    """The findings of one attack on a step, with `num_runs` runs in each world."""
     transcript = run_worlds(step, worlds, num_runs, advance)
-    drills, crashes = make_drills(step, worlds)
-    live_noise = draw_live(step, worlds, drills)
+    scenarios, crashes = run_scenarios(step, worlds)
+    noise = live_noise(step, worlds, scenarios)
     scores, truth = transcript.scores(), transcript.truth
     distances = transcript.distances()
     found = Attack(
         name=name,
         reach=float(np.mean([distance / step.mechanism.budget for distance in distances])),
         accuracy=float(np.mean((scores > 0) == truth)),
-        epsilon_bound=epsilon_at_least(scores[truth], scores[~truth], bound.delta, bound.confidence),
+        epsilon_bound=epsilon_at_least(scores[truth], scores[~truth], claim.delta, claim.confidence),
         scores=scores[truth],
         other_scores=scores[~truth],
     )
-    comparison = f"epsilon is at least {found.epsilon_bound:.3f}, claimed are {bound.claim:.3f}"
+    comparison = f"epsilon is at least {found.epsilon_bound:.3f}, the claim is {claim.epsilon:.3f}"
     checks = [
-        Check("leakage", bool(found.epsilon_bound <= bound.claim), comparison, 1 - bound.confidence),
+        Check("leakage", bool(found.epsilon_bound <= claim.epsilon), comparison, 1 - claim.confidence),
         certain(
             "every run",
-            "in every run both worlds publish the same weights and stay within the budget of each other",
+            "in every run both worlds have the same weights and a distance within the budget",
             _failures(int((~transcript.is_public).sum()), max(distances), step.mechanism.budget),
         ),
         certain(
             "live step",
-            "runs replayed through the live step have the same sums up to float32 rounding",
-            _replays(step, worlds, transcript),
+            "the live step gives the sums of the runs up to float32 rounding",
+            _live_differences(step, worlds, transcript),
         ),
-        *check_exactly(step.mechanism, drills, crashes),
-        check_live(live_noise),
+        *check_exactly(step.mechanism, scenarios, crashes),
+        check_live(noise),
     ]
     checks = [replace(check, name=f"{check.name}, {name}") for check in checks]
-    return Findings(found, checks, np.concatenate([transcript.noise.ravel(), live_noise]))
+    return Findings(found, checks, np.concatenate([transcript.noise.ravel(), noise]))
 
 
 def epsilon_at_least(scores: Floats, other_scores: Floats, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon from scores in two neighbouring worlds: positive ones speak for the first.
+    """A lower bound on epsilon from scores in two neighbouring worlds; a positive score speaks for the first.
 
-    Whoever decides by the sign of a score errs with two probabilities, bounded from above by Clopper and Pearson, and a
-    mu-GDP mechanism allows no smaller ones: so mu is at least something, and epsilon what it is on that curve
-    (nasr2023tight). The threshold is fixed beforehand, so nothing is lost to choosing it; for Gaussian scores it is the
-    best one. Where the two bounds add up to 1 nothing is proved, and epsilon is at least 0.
+    A test by the sign of the score has two error probabilities; Clopper and Pearson give upper bounds on both. Errors
+    this small need a mu of at least some size, which the GDP curve turns into a bound on epsilon (nasr2023tight). The
+    threshold 0 is fixed before the runs and needs no correction; for Gaussian scores it is the best one. If the two
+    upper bounds add up to 1 or more, the bound on epsilon is 0.
     """
     from scipy.stats import norm
 
@@ -125,25 +126,25 @@ def epsilon_at_least(scores: Floats, other_scores: Floats, delta: float, confide
 
 
 def _at_most(count: int, size: int, level: float) -> float:
-    """The upper bound of Clopper and Pearson on a probability: too small no more often than `level`."""
+    """The upper bound of Clopper and Pearson on a probability; it is too small with probability at most `level`."""
     from scipy.stats import beta
 
     return float(beta.isf(level, count + 1, size - count)) if count < size else 1.0
 
 
-def _failures(num_peeks: int, most: int, budget: int) -> list[str]:
-    failures = [f"what is published tells the worlds apart in {num_peeks} runs"] if num_peeks else []
-    return failures + ([f"the worlds are apart by {most / budget:.4g} times the budget"] if most > budget else [])
+def _failures(num_different: int, largest: int, budget: int) -> list[str]:
+    failures = [f"weights or budget left tell the worlds apart in {num_different} runs"] if num_different else []
+    return failures + ([f"the distance is {largest / budget:.4g} of the budget"] if largest > budget else [])
 
 
-def _replays(step: ExactStep, worlds: Worlds, transcript: Transcript) -> list[str]:
+def _live_differences(step: ExactStep, worlds: Worlds, transcript: Transcript) -> list[str]:
     failures = []
-    for run, (side, feed) in [(run, pair) for run in range(_NUM_REPLAYED) for pair in enumerate(worlds)]:
+    for run, (side, world) in [(run, pair) for run in range(_NUM_REPLAYED) for pair in enumerate(worlds)]:
         weights = transcript.weights[run, 0 if transcript.truth[run] else 1]
         released = [
             Release(value, int(weight), None) for value, weight in zip(transcript.values[run], weights, strict=True)
         ]
-        sums = replay(step, feed, released).sums
-        if np.abs(sums - transcript.sums[run, side]).max() > _SAME_SUM:
-            failures.append(f"run {run + 1} has other sums")
+        sums = run_live(step, world, released).sums
+        if np.abs(sums - transcript.sums[run, side]).max() > _ROUNDING:
+            failures.append(f"the live step gives other sums for run {run + 1}")
     return failures

@@ -1,4 +1,4 @@
-"""An audit: a design is attacked, and what the attacks find is held against what it promises."""
+"""An audit: attacks on a design, and their findings compared with its guarantee."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 import numpy as np
 
 from dpfuse import _check
-from dpfuse.audit.attacks import Attack, Bound, attack
+from dpfuse.audit.attacks import Attack, Claim, attack
 from dpfuse.audit.checks import Check
 from dpfuse.audit.noise import check_noise
 from dpfuse.audit.search import find_pair
-from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, steps_of, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, loud_pair, make_worlds, with_loud_filter
 from dpfuse.policy.design import Design
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.conversion import chance_to_tell, gdp_epsilon
 from dpfuse.types import Guarantee
 
 WORST, OWN = "the worst f", "the design's f"
-"""Attacks on the design with the loudest filter that its feature set allows, and with the one that it learned."""
+"""The two attacks: on the design with the worst filter of its feature set, and on the design with its own filter."""
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """A verdict, and what it rests on.
+    """The result of an audit.
 
     Attributes:
-        epsilon_claimed: what the design promises at this delta, by GDP with the surcharge for discrete noise.
-        chance_claimed: how often the best observer may at most tell the worlds apart.
-        attacks: what each attack found; `checks`: everything that was checked.
+        epsilon_claimed: the epsilon of the guarantee at this delta, by GDP with the surcharge for discrete noise.
+        chance_claimed: the largest chance to tell the worlds apart that the guarantee allows.
+        attacks: the result of each attack; `checks`: of each check.
     """
 
     guarantee: Guarantee
@@ -49,11 +49,11 @@ class Audit:
 
     @property
     def false_alarm(self) -> float:
-        """How often, at most, a design that keeps its promise fails."""
+        """The largest probability that a design that keeps its guarantee fails."""
         return sum(check.false_alarm for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the single scores, as JSON takes it."""
+        """All fields but the scores of single runs, as JSON takes them."""
         return {
             "passed": self.passed,
             "false_alarm": self.false_alarm,
@@ -83,45 +83,45 @@ def audit_design(
     make_step: Callable[[Design, int], ExactStep] = ExactStep,
     progress: bool = False,
 ) -> Audit:
-    """Attack a design as somebody would who knows everything but one sensor, and hold the findings against its promise.
+    """The audit of a design by an attacker who knows everything but one sensor, the canary.
 
-    Two attacks, each on `num_runs` runs of the exact release path in either of two neighbouring worlds: on the design
-    with the worst f there could be and a canary that saturates it, and on the design as it is with the worst canary
-    that hand and gradients find. The score is the log-likelihood ratio given the whole transcript, the bound on epsilon
-    that for Gaussian mechanisms.
+    There are two attacks, each with `num_runs` runs of the exact release path in each of two neighbouring worlds. The
+    first is on the design with the worst possible f, and a canary that spends its whole budget. The second is on the
+    design as it is, with the worst canary that hand-made trajectories and gradient ascent find. Scores are
+    log-likelihood ratios of all that is released, and the lower bound on epsilon is that for Gaussian mechanisms.
 
     **Guarantees**
-        - A design that keeps its promise passes but for a share of `Audit.false_alarm` of audits, at most; what is
-          checked without chance has no part in it.
-        - Passing proves nothing beyond the attacks made.
+        - A design that keeps its guarantee fails with probability at most `Audit.false_alarm`; exact checks add nothing
+          to it.
+        - A design that passes withstood these attacks. This is no proof against others.
 
     Args:
         num_runs: in each world.
-        confidence: of each bound on epsilon.
-        delta: at which epsilon is claimed and bounded.
-        num_steps: releases in a run; by default all, and for a stationary design twice the stay that it was made for.
-        seed: of the search and of the other sensors' reports; noise has none.
-        make_step: makes the step to attack, from a design and a number of rows; another one to audit a centre of yours.
+        confidence: of each lower bound on epsilon.
+        delta: of the claimed epsilon and of its lower bound.
+        num_steps: releases in a run; by default all, and for a stationary design twice its expected stay.
+        seed: of the search and of the reports of other sensors; the noise has no seed.
+        make_step: makes the step to attack, from a design and a number of rows. Pass one to audit a centre of your own.
         progress: show a bar on stderr.
     """
     if design.guarantee is None:
-        raise ValueError("design must have a guarantee; the non-private floor promises nothing to audit")
+        raise ValueError("design must have a guarantee; the non-private floor has none to audit")
     _check.is_count("num_runs", num_runs, 10)
     if not 0.5 <= confidence < 1:
         raise ValueError(f"confidence must be in [0.5, 1), got {confidence!r}; 0.95 is a usual choice")
     length = _length(design, num_steps)
-    claim = gdp_epsilon(design.guarantee.order, design.guarantee.budget, delta, length * design.structure.dimension)
-    bound = Bound(delta, confidence, claim)
+    epsilon = gdp_epsilon(design.guarantee.order, design.guarantee.budget, delta, length * design.structure.dimension)
+    claim = Claim(delta, confidence, epsilon)
     found = find_pair(design, length, seed)
     loud = with_loud_filter(design)
     plan = {
         WORST: (loud, make_worlds(loud, *loud_pair(loud, length), seed)),
-        OWN: (design, make_worlds(design, found.canary, found.stand_in, seed)),
+        OWN: (design, make_worlds(design, found.canary, found.replacement, seed)),
     }
     findings = []
     with _Bar(len(plan) * 2 * num_runs * length, progress) as advance:
         for name, (attacked, worlds) in plan.items():
-            findings.append(attack(name, make_step(attacked, NUM_ROWS), worlds, num_runs, bound, advance))
+            findings.append(attack(name, make_step(attacked, NUM_ROWS), worlds, num_runs, claim, advance))
     own = replace(findings[1].attack, by_hand=found.by_hand, by_ascent=found.by_ascent)
     return Audit(
         guarantee=design.guarantee,
@@ -129,7 +129,7 @@ def audit_design(
         num_runs=num_runs,
         delta=delta,
         confidence=confidence,
-        epsilon_claimed=claim,
+        epsilon_claimed=epsilon,
         chance_claimed=chance_to_tell(design.guarantee.order, design.guarantee.budget),
         attacks=(findings[0].attack, own),
         checks=(
@@ -140,7 +140,7 @@ def audit_design(
 
 
 def _length(design: Design, num_steps: int | None) -> int:
-    length = steps_of(design) if num_steps is None else _check.is_count("num_steps", num_steps)
+    length = default_num_steps(design) if num_steps is None else _check.is_count("num_steps", num_steps)
     horizon = design.structure.horizon
     if horizon is not None and length > horizon:
         raise ValueError(f"num_steps must be at most the design's horizon, {horizon}, got {length}")
@@ -148,7 +148,7 @@ def _length(design: Design, num_steps: int | None) -> int:
 
 
 class _Bar:
-    """A progress bar on stderr, as a context that gives the function to advance it."""
+    """A progress bar on stderr; as a context manager it gives the function that advances it."""
 
     def __init__(self, total: int, is_shown: bool) -> None:
         from rich.console import Console

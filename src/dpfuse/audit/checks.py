@@ -1,4 +1,4 @@
-"""What one check found."""
+"""The result of one check."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ class Check:
     """One check of an audit.
 
     Attributes:
-        name: what was checked.
-        passed: whether nothing spoke against the promise.
-        found: in words.
-        false_alarm: how often, at most, it fails where the promise holds; 0 for a check without chance.
+        passed: whether it found nothing against the guarantee.
+        found: the finding in words.
+        false_alarm: the largest probability to fail although the guarantee holds; 0 for an exact check.
     """
 
     name: str
@@ -24,9 +23,9 @@ class Check:
 
 
 def certain(name: str, what: str, failures: Iterable[str]) -> Check:
-    """A check without chance: `what` holds unless there is a failure, of which the first is told."""
+    """An exact check: it passes with the finding `what`, or fails with the first failure."""
     first, *more = [*failures, None]
     if first is None:
         return Check(name, True, what)
     others = f" (and {len(more) - 1} more)" if len(more) > 1 else ""
-    return Check(name, False, f"not so: {first}{others}")
+    return Check(name, False, f"failed: {first}{others}")

@@ -1,10 +1,10 @@
-"""Thousands of runs of the exact release path, side by side, in each of two neighbouring worlds.
+"""Thousands of runs of the exact release path at once, in each of two neighbouring worlds.
 
-Every run is a stream of its own, with its own accounts and its own noise from OpenDP. All get the same reports, so
-what the step prepares from these is prepared once, and the networks run over all streams in one call; rounding, checks,
-debits and sums are `Mechanism.charge`, stream by stream, and the noise is `ExactStep.release_many`: the functions that
-a live centre calls. The other world walks along each run with the same releases, as in the mind of an attacker who
-knows everything but which world it is.
+Every run is a stream with its own accounts and its own noise from OpenDP. All runs get the same reports, so these are
+prepared once, and the networks run over all streams in one call. Rounding, checks, debits and sums are
+`Mechanism.charge`, stream by stream, and the noise is `ExactStep.release_many`: the functions that a live centre calls.
+Each run also computes, from the same releases, the sums that the other world would have. An attacker who knows all but
+the world can do the same.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse._arrays import Booleans, Floats, Integers
-from dpfuse.audit.worlds import Feed, Worlds
+from dpfuse.audit.worlds import World, Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.policy.memory import Memory
 from dpfuse.privacy.budget import GRID, IndividualFilter
 from dpfuse.privacy.release import Charged, Release
 
-# As many streams at once as keep the memory small and the progress bar moving.
+# Streams that run at once: few enough for little memory and a progress bar that moves.
 _CHUNK = 500
 _CERTAIN = 1e9
 
 
 class Transcript(NamedTuple):
-    """What was released in each run, and what went into it in either world: first the canary's, then its neighbour.
+    """The releases of each run, and the sums of both worlds: index 0 is the canary's world, index 1 its neighbour.
 
     Attributes:
-        truth: in which world the run really was: True where the canary was there, shape (R,).
+        truth: whether the run was in the canary's world, shape (R,).
         values: the releases, shape (R, K, d).
-        sums: the sums without noise in either world, given the same past releases, shape (R, 2, K, d).
+        sums: the sums without noise in both worlds, given the same past releases, shape (R, 2, K, d).
         weights: the weights in grid steps, shape (R, 2, K).
-        budget_left: what is published as left, shape (R, 2, K); 0 in individual accounting.
+        budget_left: the budget left that is released, shape (R, 2, K); 0 in individual accounting.
     """
 
     truth: Booleans
@@ -48,25 +48,25 @@ class Transcript(NamedTuple):
 
     @property
     def noise(self) -> NDArray[Any]:
-        """What was added to the sums, shape (R, K, d)."""
+        """The noise of the releases, shape (R, K, d)."""
         return self.values - self.sums[np.arange(len(self.truth)), np.where(self.truth, 0, 1)]
 
     @property
     def is_public(self) -> Booleans:
-        """Whether all that is published beside the releases is the same in both worlds, shape (R,)."""
+        """Whether weights and budget left are the same in both worlds, shape (R,)."""
         same = (self.weights[:, 0] == self.weights[:, 1]) & (self.budget_left[:, 0] == self.budget_left[:, 1])
         return np.asarray(same.all(1))
 
     def distances(self) -> list[int]:
-        """The squared distance between the two worlds' sums along each run, in squared grid steps, exactly."""
-        # Python integers: what a broken step adds may be too large to be squared in 64 bits.
+        """The squared distance between the sums of the two worlds in each run, in squared grid steps, exactly."""
+        # Python integers: with a broken step the squares may exceed 64 bits.
         moves = (self.sums[:, 0] - self.sums[:, 1]).astype(object)
         return [int(distance) for distance in (moves * moves).sum(axis=(1, 2))]
 
     def scores(self) -> Floats:
-        """The log-likelihood ratio of the canary's world to its neighbour, given everything published, shape (R,).
+        """The log-likelihood ratio of the canary's world to its neighbour, given all that is released, shape (R,).
 
-        By the lemma of Neyman and Pearson no test is better. Weights that differ settle the question.
+        No test is better, by the lemma of Neyman and Pearson. Where weights differ, the world is certain.
         """
         one, other = self.sums[:, 0], self.sums[:, 1]
         ratio = ((one - other) / GRID * (2.0 * self.values - one - other) / (2 * GRID)).sum(axis=(1, 2))
@@ -76,16 +76,16 @@ class Transcript(NamedTuple):
 def run_worlds(
     step: ExactStep, worlds: Worlds, num_runs: int, advance: Callable[[int], object] = lambda steps: None
 ) -> Transcript:
-    """Run the step `num_runs` times in each world.
+    """The transcript of `num_runs` runs of the step in each world.
 
     Args:
-        advance: told how many run-steps were made.
+        advance: called with the number of steps made, over all runs.
     """
     parts = [jax.jit(jax.vmap(part)) for part in (step.private_part, step.public_part)]
     transcripts = []
     for first in range(0, num_runs, _CHUNK):
         truth = np.arange(2 * min(_CHUNK, num_runs - first)) % 2 == 0
-        streams = [_Streams(step, feed, len(truth), *parts) for feed in worlds]
+        streams = [_Streams(step, world, len(truth), *parts) for world in worlds]
         transcripts.append(_run_chunk(step, streams, truth, advance))
     return Transcript(*map(np.concatenate, zip(*transcripts, strict=True)))
 
@@ -94,16 +94,16 @@ def _run_chunk(
     step: ExactStep, streams: Sequence[_Streams], truth: Booleans, advance: Callable[[int], object]
 ) -> Transcript:
     values, sums, weights, left = [], [], [], []
-    for k in range(len(streams[0].feed.ids)):
-        charged = [world.contribute(k) for world in streams]
+    for k in range(len(streams[0].world.ids)):
+        charged = [side.contribute(k) for side in streams]
         pairs = list(zip(*charged, strict=True))
-        sums.append([[_sum_of(one) for one in pair] for pair in pairs])
+        sums.append([[one.undrawn() for one in pair] for pair in pairs])
         weights.append([[one.fusion_weight for one in pair] for pair in pairs])
         left.append([[one.budget_left or 0 for one in pair] for pair in pairs])
         released = step.release_many([pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)])
         values.append([release.value for release in released])
-        for world in streams:
-            world.estimate(released)
+        for side in streams:
+            side.estimate(released)
         advance(len(truth))
     return Transcript(
         truth,
@@ -114,18 +114,13 @@ def _run_chunk(
     )
 
 
-def _sum_of(charged: Charged) -> Integers:
-    assert charged.exact_sum is not None  # nothing was drawn yet
-    return charged.exact_sum
-
-
 class _Streams:
-    """One world's side of many runs."""
+    """Many runs in one of the two worlds."""
 
-    def __init__(self, step: ExactStep, feed: Feed, count: int, private_part: Any, public_part: Any) -> None:
-        self.feed, self._step = feed, step
+    def __init__(self, step: ExactStep, world: World, count: int, private_part: Any, public_part: Any) -> None:
+        self.world, self._step = world, step
         self._private_part, self._public_part = private_part, public_part
-        # One memory for all runs: they hear the same sensors, and each has its own of every one.
+        # One memory for all runs: they have the same sensors, and each run has its own hidden vectors of them.
         self._carry = step.init()._replace(memory=Memory(count, step.hidden_size))
         self._accounts = [step.mechanism.open_accounts() for _ in range(count)]
         self._public, self._query = jax.tree.map(
@@ -134,8 +129,8 @@ class _Streams:
 
     def contribute(self, k: int) -> list[Charged]:
         """The private part of step k of every run."""
-        step, feed = self._step, self.feed
-        sensors, places, block = step.prepare(self._carry, feed.ids[k], feed.measurements[k], feed.present[k])
+        step, world = self._step, self.world
+        sensors, places, block = step.prepare(self._carry, world.ids[k], world.measurements[k], world.present[k])
         blocks = np.tile(block, (len(self._accounts), 1, 1))
         if isinstance(self._accounts[0], IndividualFilter):
             blocks[:, :, -1] = [step.accounts_left(accounts, sensors) for accounts in self._accounts]
@@ -150,6 +145,6 @@ class _Streams:
         ]
 
     def estimate(self, released: Sequence[Release]) -> None:
-        """The public part, from what was published."""
+        """The public part of a step of every run, from its release."""
         blocks = np.array([[release.fusion_weight, *release.value.tolist()] for release in released]) / GRID
         self._public, self._query, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))

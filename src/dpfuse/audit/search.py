@@ -1,12 +1,11 @@
-"""The canary that a design tells most about: hand-made extremes, then gradient ascent on the leakage, through f.
+"""The search for the worst canary of a design: hand-made trajectories, then gradient ascent on the leakage through f.
 
-What the releases tell about one sensor is the distance between the two worlds' sums, path by path,
+The leakage of a pair of trajectories is the squared distance between the sums of the two worlds,
 
     sum_k |c_k - c'_k|^2,    c_k = g_k f(own measurements up to k),
 
-as a share of 2 B / alpha. It depends on the releases through g_k and a guided f (in individual accounting through the
-account too), so it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of
-the design.
+as a share of 2 B / alpha. It depends on past releases through g_k, a guided f and, in individual accounting, accounts.
+So it is averaged over some runs with simulated noise. Trajectories stay inside the measurement range of the design.
 """
 
 from __future__ import annotations
@@ -38,34 +37,34 @@ from dpfuse.policy.step import (
     release,
 )
 
-# What a guided f says depends on the noise, so a canary must do well on many paths.
+# The features of a guided f depend on the noise, so the leakage is averaged over more paths.
 _NUM_PATHS, _NUM_GUIDED_PATHS = 2, 16
 _NUM_RANDOM = 4
 _BATCH = 8
 _MAX_CORNERS = 8
 _ASCENT_STEPS = 60
 _LEARNING_RATE = 0.2
-# At the ends of the range log-odds have no gradient to follow.
+# At the ends of the range the gradient with respect to log-odds is 0.
 _START_INSIDE = 0.02, 0.98
 
 
 class Found(NamedTuple):
-    """The worst pair that was found.
+    """The worst pair of trajectories that was found.
 
     Attributes:
-        canary, stand_in: its two trajectories; `stand_in` is None where the canary is removed.
-        by_hand: the leakage of the best hand-made pair, as a share of the budget; `by_ascent`: after gradient ascent.
+        canary, replacement: the two trajectories; `replacement` is None where the canary is removed.
+        by_hand: the largest leakage of a hand-made pair, as a share of the budget; `by_ascent`: after gradient ascent.
     """
 
     canary: Canary
-    stand_in: Canary | None
+    replacement: Canary | None
     by_hand: float
     by_ascent: float
 
 
 def find_pair(design: Design, num_steps: int, seed: int) -> Found:
-    """The pair of neighbouring trajectories with the largest leakage that hand and gradients find."""
-    assert design.guarantee is not None  # only designs with a promise are attacked
+    """The pair of neighbouring trajectories with the largest leakage that the search finds."""
+    assert design.guarantee is not None  # only designs with a guarantee are attacked
     low, high = measurement_range(design)
     crowd = jnp.asarray(crowd_reports(design, num_steps, seed), jnp.float32)
     noise_key = jax.random.key(seed)
@@ -84,19 +83,19 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
 
 
 def _hand_made(num_steps: int, num_channels: int, seed: int) -> list[Floats32]:
-    """Trajectories in [0, 1]: stuck at a corner, jumping between opposite ones, sweeping, and at random."""
+    """Trajectories in [0, 1]: at a corner, between two opposite corners, from one to the other, and random."""
     corners = list(itertools.islice(itertools.product((0.0, 1.0), repeat=num_channels), _MAX_CORNERS))
-    stuck = [np.tile(corner, (num_steps, 1)) for corner in corners]
+    constant = [np.tile(corner, (num_steps, 1)) for corner in corners]
     odd = (np.arange(num_steps) % 2 == 1)[:, None]
-    jumping = [np.where(odd, 1 - path, path) for path in stuck]
+    alternating = [np.where(odd, 1 - path, path) for path in constant]
     sweep = np.tile(np.linspace(0, 1, num_steps)[:, None], (1, num_channels))
     rng = np.random.default_rng(seed)
     random = [rng.random((num_steps, num_channels)) for _ in range(_NUM_RANDOM)]
-    return [path.astype(np.float32) for path in (*stuck, *jumping, sweep, 1 - sweep, *random)]
+    return [path.astype(np.float32) for path in (*constant, *alternating, sweep, 1 - sweep, *random)]
 
 
 class _Setting(NamedTuple):
-    """What the canary meets: the policy, the others' reports of shape (K, others, n_y), and noise (K, paths, d)."""
+    """The policy, the reports of the other sensors, shape (K, others, n_y), and the noise, shape (K, paths, d)."""
 
     policy: Policy
     crowd: Array
@@ -104,7 +103,7 @@ class _Setting(NamedTuple):
 
 
 def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
-    """The leakage of each pair, by the one function that is compiled."""
+    """The leakage of each pair, in batches of one compiled shape."""
     parts = []
     for first in range(0, len(pairs), _BATCH):
         part = pairs[first : first + _BATCH]
@@ -114,8 +113,8 @@ def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
 
 
 def _ascend(setting: _Setting, starts: Floats32) -> tuple[Floats32, Floats32]:
-    """The best trajectories on the way up from each start, and their leakages; log-odds keep all of them in range."""
-    optimiser = optax.adam(-_LEARNING_RATE)  # up, not down
+    """The best trajectories found from each start, and their leakages. Log-odds keep them inside the range."""
+    optimiser = optax.adam(-_LEARNING_RATE)  # ascends
     inside = np.clip(starts, *_START_INSIDE)
     odds = jnp.log(inside / (1 - inside))
     train_state = optimiser.init(odds)
@@ -138,7 +137,7 @@ def _values_and_grads(setting: _Setting, pairs: Float[AnyArray, "pairs sides K n
 def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array, ""]:
     """The mean over the noise paths of sum_k |c_k - c'_k|^2 / (2 B / alpha), for trajectories as shares of the range.
 
-    The releases are those of the first trajectory's world; the second, if there is one, is heard by nobody.
+    The releases are those of the world with the first trajectory; the second one is in no sum.
     """
     policy, crowd, noise = setting
     num_paths, constants = noise.shape[1], policy.constants
@@ -147,7 +146,7 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
     in_each = rows.shape[1]
     stream = jnp.repeat(jnp.arange(num_paths), in_each)
     has_two = len(pair) == 2
-    is_heard = jnp.tile((jnp.arange(in_each) != 1) | (not has_two), num_paths)
+    is_in_sum = jnp.tile((jnp.arange(in_each) != 1) | (not has_two), num_paths)
     everybody = jnp.ones(num_paths * in_each, bool)
 
     def step(
@@ -158,7 +157,7 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
         public, query = make_query(policy, public)
         private, contributions, _ = contribute(policy, private, reports, query)
-        into = jnp.where(is_heard, stream, num_paths)
+        into = jnp.where(is_in_sum, stream, num_paths)
         public, _ = estimate(policy, public, query.fusion_weight, release(contributions, into, noise_now))
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]

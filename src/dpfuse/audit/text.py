@@ -1,4 +1,4 @@
-"""An audit in words: what was attacked, what was found, and the verdict."""
+"""An audit as text: a table of the attacks, a line for each check, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dpfuse.privacy.statement import in_short
 
 
 def to_text(result: Audit) -> str:
-    """The audit in words."""
+    """The audit as text."""
     heads = [
         "attack on",
         "told apart",
@@ -39,5 +39,5 @@ def _verdict(result: Audit) -> str:
     tried = f"{result.num_runs} + {result.num_runs} runs of {result.num_steps} releases in each attack"
     if not result.passed:
         failed = sum(not check.passed for check in result.checks)
-        return f"BROKEN: {failed} checks speak against {guarantee} ({tried})."
-    return f"Passed: nothing was found against {guarantee} ({tried}; false alarms at most {result.false_alarm:.2g})."
+        return f"BROKEN: {failed} checks contradict {guarantee} ({tried})."
+    return f"Passed: no check contradicts {guarantee} ({tried}; false alarms at most {result.false_alarm:.2g})."

@@ -1,4 +1,4 @@
-"""Two neighbouring worlds: one sensor, the canary, is in one of them and missing or different in the other."""
+"""Two neighbouring worlds: one sensor, the canary, is in one of them, and absent or different in the other."""
 
 from __future__ import annotations
 
@@ -21,72 +21,72 @@ from dpfuse.types import NOBODY
 CANARY = 7
 OTHERS = (1, 2, 3)
 NUM_ROWS = len(OTHERS) + 2
-"""The canary, the others, and a row to spare for a canary that moves or reports twice."""
+"""The canary, the others, and a spare row for a canary that moves or reports twice."""
 
-# Rounding in float32 must not carry a feature of length 1 out of its set.
+# Keeps a feature of length 1 in its set after rounding in float32.
 _INSIDE = 1 - 2.0**-20
 
 
 class Canary(NamedTuple):
-    """One sensor's whole trajectory: measurements of shape (K, n_y), and when it reports, shape (K,)."""
+    """The whole trajectory of one sensor: measurements, shape (K, n_y), and whether it reports, shape (K,)."""
 
     measurements: Floats
     present: Booleans
 
 
-class Feed(NamedTuple):
-    """What a centre is sent: ids and presence of shape (K, rows), measurements of shape (K, rows, n_y)."""
+class World(NamedTuple):
+    """All reports to a centre: ids and presence, shape (K, rows), and measurements, shape (K, rows, n_y)."""
 
     ids: Integers
     measurements: Floats
     present: Booleans
 
-    def copy(self) -> Feed:
-        """One that may be changed."""
-        return Feed(self.ids.copy(), self.measurements.copy(), self.present.copy())
+    def copy(self) -> World:
+        """A copy with arrays of its own."""
+        return World(self.ids.copy(), self.measurements.copy(), self.present.copy())
 
-    def only(self, sensor: int) -> Feed:
-        """The same with everybody else gone."""
+    def only(self, sensor: int) -> World:
+        """The same without all other sensors."""
         return self._replace(ids=np.where(self.ids == sensor, sensor, NOBODY))
 
-    def in_rows(self, order: Integers) -> Feed:
+    def in_rows(self, order: Integers) -> World:
         """The same with the sensors in other rows."""
-        return Feed(self.ids[:, order], self.measurements[:, order], self.present[:, order])
+        return World(self.ids[:, order], self.measurements[:, order], self.present[:, order])
 
 
 class Worlds(NamedTuple):
-    """What the centre is sent in the world with the canary, and in its neighbour."""
+    """The world with the canary, and its neighbour."""
 
-    one: Feed
-    other: Feed
+    with_canary: World
+    neighbour: World
 
 
-def make_worlds(design: Design, canary: Canary, stand_in: Canary | None, seed: int) -> Worlds:
-    """The canary and the sensor in its place, among others whose reports are the same in both worlds.
+def make_worlds(design: Design, canary: Canary, replacement: Canary | None, seed: int) -> Worlds:
+    """Two worlds with the canary and with its replacement; all other reports are the same in both.
 
     Args:
-        stand_in: what is in the canary's place in the other world; None where it is removed. Then the others move up:
-            a slot is storage, and who leaves must not be seen by the slots that others have.
-        seed: of the others' reports.
+        replacement: of the canary in the neighbouring world; None removes the canary, and the other sensors then move
+            to lower rows. A row is storage, so this must not be seen in the releases.
+        seed: of the reports of the other sensors.
     """
     crowd = crowd_reports(design, len(canary.present), seed)
-    return Worlds(_feed(canary, crowd), _feed(stand_in, crowd))
+    return Worlds(_make_world(canary, crowd), _make_world(replacement, crowd))
 
 
 def crowd_reports(design: Design, num_steps: int, seed: int) -> Floats:
-    """Reports of the other sensors anywhere in the range, shape (K, others, n_y)."""
+    """Random reports of the other sensors, uniform in the measurement range, shape (K, others, n_y)."""
     low, high = measurement_range(design)
     shape = num_steps, len(OTHERS), len(low)
     return np.random.default_rng(seed).uniform(low, high, size=shape)
 
 
 def measurement_range(design: Design) -> tuple[Floats, Floats]:
-    """The range of each channel, shapes (n_y,)."""
+    """Low and high end of the range of each channel, shapes (n_y,)."""
     constants = design.policy.constants
     return np.asarray(constants.measurement_low, np.float64), np.asarray(constants.measurement_high, np.float64)
 
 
-def _feed(canary: Canary | None, crowd: Floats) -> Feed:
+def _make_world(canary: Canary | None, crowd: Floats) -> World:
     num_steps, num_others, num_channels = crowd.shape
     ids = np.full((num_steps, NUM_ROWS), NOBODY)
     measurements = np.zeros((num_steps, NUM_ROWS, num_channels))
@@ -97,7 +97,7 @@ def _feed(canary: Canary | None, crowd: Floats) -> Feed:
         first = 1
     rows = slice(first, first + num_others)
     ids[:, rows], measurements[:, rows] = OTHERS, crowd
-    return Feed(ids, measurements, present)
+    return World(ids, measurements, present)
 
 
 class LoudFilter(RecurrentFilter):
@@ -139,18 +139,18 @@ def loud_pair(design: Design, num_steps: int) -> tuple[Canary, Canary | None]:
     low, high = measurement_range(design)
     always = np.ones(num_steps, bool)
     canary, opposite = (Canary(np.tile(end, (num_steps, 1)), always) for end in (high, low))
-    assert design.guarantee is not None  # only designs with a promise are attacked
+    assert design.guarantee is not None  # only designs with a guarantee are attacked
     if design.guarantee.adjacency == "remove-one":
         return canary, None
     structure = design.structure
     if structure.accounting == "individual" and structure.features != "ball" and structure.dimension == 1:
-        # On a half-line two sensors differ most if each spends its budget while the other is silent.
+        # Features on a half-line differ most if each sensor spends its budget while the other is absent.
         early = np.arange(num_steps) < num_steps // 2
         return canary._replace(present=early), canary._replace(present=~early)
     return canary, opposite
 
 
-def steps_of(design: Design) -> int:
-    """How many releases to attack: all of a finite design, and of a stationary one what empties an account."""
+def default_num_steps(design: Design) -> int:
+    """The number of releases to attack: all of a finite design; for a stationary one enough to spend an account."""
     stay = design.structure.expected_stay
     return design.structure.horizon or max(2, int(np.ceil(2 * stay)))
