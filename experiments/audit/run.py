@@ -18,7 +18,7 @@ from scipy.stats import beta
 
 import dpfuse
 from dpfuse.audit import Claim, attack, plot_audit
-from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
 from tools.results import ROOT, results_path, write_results
@@ -61,9 +61,9 @@ def main() -> None:
 def attack_budget(budget: float, num_runs: int) -> dict[str, Any]:
     """The attack on a canary that spends all of this budget."""
     guarantee = dpfuse.Guarantee(order=ORDER, budget=budget, adjacency="remove-one", accounting="individual")
-    design = with_loud_filter(make_design(guarantee))
+    design = with_worst_filter(make_design(guarantee))
     claim = gdp_epsilon(ORDER, budget, DELTA, NUM_STEPS)
-    worlds = make_worlds(design, *loud_pair(design, NUM_STEPS), seed=SEED)
+    worlds = make_worlds(design, *worst_pair(design, NUM_STEPS), seed=SEED)
     found = attack("the worst f", ExactStep(design, NUM_ROWS), worlds, num_runs, Claim(DELTA, CONFIDENCE, claim))
     assert all(check.passed for check in found.checks if not check.false_alarm)
     right, all_runs = found.attack.accuracy * 2 * num_runs, 2 * num_runs

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from dpfuse.audit import epsilon_at_least
 from dpfuse.audit.runs import run_worlds
-from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import GRID, gdp_epsilon
 from support.attacks import INDIVIDUAL, SURE, TOTAL, attack_worst, failed, small
@@ -87,8 +87,8 @@ class TestChecks:
 class TestRuns:
     def test_scores_are_gaussian_with_the_distance_of_the_worlds(self):
         """Paths differ in how they spend, but each spends the whole budget."""
-        num_runs, design = 400, with_loud_filter(small(spending="adaptive", spread=1.0))
-        transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *loud_pair(design, 4), 0), num_runs)
+        num_runs, design = 400, with_worst_filter(small(spending="adaptive", spread=1.0))
+        transcript = run_worlds(ExactStep(design, NUM_ROWS), make_worlds(design, *worst_pair(design, 4), 0), num_runs)
         distances = np.array(transcript.distances(), float)
         assert len(set(transcript.weights[:, 0, 1].tolist())) > num_runs / 2
         mu, scores = math.sqrt(distances.mean()) / GRID, transcript.scores()
@@ -101,8 +101,8 @@ class TestRuns:
 
     def test_worlds_differ_in_the_canary_alone(self):
         for case in SOME_CASES:
-            design = with_loud_filter(small(case))
-            one, other = make_worlds(design, *loud_pair(design, 4), 0)
+            design = with_worst_filter(small(case))
+            one, other = make_worlds(design, *worst_pair(design, 4), 0)
             for sensor in (1, 2, 3):
                 rows = [world.measurements[world.ids == sensor] for world in (one, other)]
                 assert np.array_equal(*rows)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpfuse.audit import Claim, attack, scenarios
-from dpfuse.audit.worlds import NUM_ROWS, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import GRID, IndividualFilter, Mechanism, Release, budget, release
 from support.attacks import INDIVIDUAL, SURE, TOTAL, attack_worst, failed, small
@@ -180,7 +180,7 @@ class TestPlantedBugs:
             step.private_part = private_part
 
         def caught(make_step):
-            worlds = make_worlds(design, *loud_pair(with_loud_filter(design), 4), seed=0)
+            worlds = make_worlds(design, *worst_pair(with_worst_filter(design), 4), seed=0)
             claim = Claim(1e-5, SURE, 100.0)
             return failed(attack("own", make_step(design, NUM_ROWS), worlds, 20, claim).checks)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpfuse.audit import Claim, attack
 from dpfuse.audit.noise import check_noise
-from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, worst_pair, make_worlds, with_worst_filter
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import gdp_epsilon
 from support.designs import make_design
@@ -21,9 +21,9 @@ def small(case=TOTAL, **options):
 
 def attack_worst(design, make_step=ExactStep, num_runs=20, confidence=SURE):
     """The attack on the worst f alone: it has all checks, and compiles less than a whole audit."""
-    worst = with_loud_filter(design)
+    worst = with_worst_filter(design)
     num_steps = default_num_steps(worst)
-    worlds = make_worlds(worst, *loud_pair(worst, num_steps), seed=0)
+    worlds = make_worlds(worst, *worst_pair(worst, num_steps), seed=0)
     epsilon = gdp_epsilon(design.guarantee.order, design.guarantee.budget, 1e-5, num_steps * design.structure.dimension)
     found = attack("worst", make_step(worst, NUM_ROWS), worlds, num_runs, Claim(1e-5, confidence, epsilon))
     return found._replace(checks=[*found.checks, *check_noise(found.noise)]), epsilon

@@ -13,7 +13,7 @@ from dpfuse.audit.attacks import Attack, Claim, attack
 from dpfuse.audit.checks import Check
 from dpfuse.audit.noise import check_noise
 from dpfuse.audit.search import find_pair
-from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, loud_pair, make_worlds, with_loud_filter
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, worst_pair, make_worlds, with_worst_filter
 from dpfuse.policy.design import Design
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.conversion import chance_to_tell, gdp_epsilon
@@ -113,9 +113,9 @@ def audit_design(
     epsilon = gdp_epsilon(design.guarantee.order, design.guarantee.budget, delta, length * design.structure.dimension)
     claim = Claim(delta, confidence, epsilon)
     found = find_pair(design, length, seed)
-    loud = with_loud_filter(design)
+    worst = with_worst_filter(design)
     plan = {
-        WORST: (loud, make_worlds(loud, *loud_pair(loud, length), seed)),
+        WORST: (worst, make_worlds(worst, *worst_pair(worst, length), seed)),
         OWN: (design, make_worlds(design, found.canary, found.replacement, seed)),
     }
     findings = []

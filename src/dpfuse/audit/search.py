@@ -21,7 +21,7 @@ import optax
 from jaxtyping import Array, Float
 
 from dpfuse._arrays import Floats32
-from dpfuse.audit.worlds import Canary, crowd_reports, measurement_range
+from dpfuse.audit.worlds import Canary, other_reports, measurement_range
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.policy import Policy
@@ -66,11 +66,11 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
     """The pair of neighbouring trajectories with the largest leakage that the search finds."""
     assert design.guarantee is not None  # only designs with a guarantee are attacked
     low, high = measurement_range(design)
-    crowd = jnp.asarray(crowd_reports(design, num_steps, seed), jnp.float32)
+    others = jnp.asarray(other_reports(design, num_steps, seed), jnp.float32)
     noise_key = jax.random.key(seed)
     num_paths = _NUM_GUIDED_PATHS if design.policy.networks.recurrent_filter.is_guided else _NUM_PATHS
     noise = jax.random.normal(noise_key, (num_steps, num_paths, design.structure.dimension))
-    setting = _Setting(design.policy, crowd, noise)
+    setting = _Setting(design.policy, others, noise)
     singles = _hand_made(num_steps, len(low), seed)
     has_two = design.guarantee.adjacency == "replace-one"
     pairs = np.array(list(itertools.combinations(singles, 2)) if has_two else [[single] for single in singles])
@@ -98,7 +98,7 @@ class _Setting(NamedTuple):
     """The policy, the reports of the other sensors, shape (K, others, n_y), and the noise, shape (K, paths, d)."""
 
     policy: Policy
-    crowd: Array
+    others: Array
     noise: Array
 
 
@@ -139,10 +139,10 @@ def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Arra
 
     The releases are those of the world with the first trajectory; the second one is in no sum.
     """
-    policy, crowd, noise = setting
+    policy, others, noise = setting
     num_paths, constants = noise.shape[1], policy.constants
     low, high = constants.measurement_low, constants.measurement_high
-    rows = jnp.concatenate([low + (high - low) * jnp.swapaxes(pair, 0, 1), crowd], axis=1)
+    rows = jnp.concatenate([low + (high - low) * jnp.swapaxes(pair, 0, 1), others], axis=1)
     in_each = rows.shape[1]
     stream = jnp.repeat(jnp.arange(num_paths), in_each)
     has_two = len(pair) == 2

@@ -69,11 +69,11 @@ def make_worlds(design: Design, canary: Canary, replacement: Canary | None, seed
             to lower rows. A row is storage, so this must not be seen in the releases.
         seed: of the reports of the other sensors.
     """
-    crowd = crowd_reports(design, len(canary.present), seed)
-    return Worlds(_make_world(canary, crowd), _make_world(replacement, crowd))
+    reports = other_reports(design, len(canary.present), seed)
+    return Worlds(_make_world(canary, reports), _make_world(replacement, reports))
 
 
-def crowd_reports(design: Design, num_steps: int, seed: int) -> Floats:
+def other_reports(design: Design, num_steps: int, seed: int) -> Floats:
     """Random reports of the other sensors, uniform in the measurement range, shape (K, others, n_y)."""
     low, high = measurement_range(design)
     shape = num_steps, len(OTHERS), len(low)
@@ -86,8 +86,8 @@ def measurement_range(design: Design) -> tuple[Floats, Floats]:
     return np.asarray(constants.measurement_low, np.float64), np.asarray(constants.measurement_high, np.float64)
 
 
-def _make_world(canary: Canary | None, crowd: Floats) -> World:
-    num_steps, num_others, num_channels = crowd.shape
+def _make_world(canary: Canary | None, reports: Floats) -> World:
+    num_steps, num_others, num_channels = reports.shape
     ids = np.full((num_steps, NUM_ROWS), NOBODY)
     measurements = np.zeros((num_steps, NUM_ROWS, num_channels))
     present = np.ones((num_steps, NUM_ROWS), bool)
@@ -96,12 +96,12 @@ def _make_world(canary: Canary | None, crowd: Floats) -> World:
         ids[:, 0], measurements[:, 0], present[:, 0] = CANARY, canary.measurements, canary.present
         first = 1
     rows = slice(first, first + num_others)
-    ids[:, rows], measurements[:, rows] = OTHERS, crowd
+    ids[:, rows], measurements[:, rows] = OTHERS, reports
     return World(ids, measurements, present)
 
 
-class LoudFilter(RecurrentFilter):
-    """The f that leaks most: features at one end of their set or at the other, by the sign of the first channel."""
+class WorstFilter(RecurrentFilter):
+    """The f that leaks most: its features are at one of two ends of their set, by the sign of the first channel."""
 
     features: FeatureSet = eqx.field(static=True)
     high: tuple[float, ...] = eqx.field(static=True)
@@ -116,8 +116,8 @@ class LoudFilter(RecurrentFilter):
         return jnp.asarray(hidden), jnp.where(present[:, None], ends, 0.0)
 
 
-def with_loud_filter(design: Design) -> Design:
-    """The design with the worst f there could be: the promise does not rest on what f learned."""
+def with_worst_filter(design: Design) -> Design:
+    """The design with the worst possible f, as the guarantee must hold for any f."""
     structure = design.structure
     features = cast(FeatureSet, structure.features)
     first, *rest = np.eye(structure.dimension)
@@ -130,12 +130,12 @@ def with_loud_filter(design: Design) -> Design:
         ends = _INSIDE * first, _INSIDE * rest[0] if rest else 0 * first
     high, low = (tuple(end.tolist()) for end in ends)
     networks = design.policy.networks
-    loud = Networks(LoudFilter(features, high, low), networks.spending, networks.estimator)
-    return replace(design, policy=Policy(loud, design.policy.constants, structure))
+    worst = Networks(WorstFilter(features, high, low), networks.spending, networks.estimator)
+    return replace(design, policy=Policy(worst, design.policy.constants, structure))
 
 
-def loud_pair(design: Design, num_steps: int) -> tuple[Canary, Canary | None]:
-    """The canary that saturates the promise of a design with a loud filter, and the one in its place."""
+def worst_pair(design: Design, num_steps: int) -> tuple[Canary, Canary | None]:
+    """The canary that spends its whole budget in a design with the worst filter, and its replacement."""
     low, high = measurement_range(design)
     always = np.ones(num_steps, bool)
     canary, opposite = (Canary(np.tile(end, (num_steps, 1)), always) for end in (high, low))
