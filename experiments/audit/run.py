@@ -18,7 +18,7 @@ from scipy.stats import beta
 
 import dpfuse
 from dpfuse.audit import Claim, attack, plot_audit
-from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
+from dpfuse.audit.worlds import NUM_ROWS, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import chance_to_tell, gdp_epsilon
 from tools.results import ROOT, results_path, write_results

@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from dpfuse.audit import epsilon_at_least
 from dpfuse.audit.runs import run_worlds
-from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
+from dpfuse.audit.worlds import NUM_ROWS, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import GRID, gdp_epsilon
 from support.attacks import INDIVIDUAL, SURE, TOTAL, attack_worst, failed, small

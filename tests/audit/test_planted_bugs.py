@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpfuse.audit import Claim, attack, scenarios
-from dpfuse.audit.worlds import NUM_ROWS, worst_pair, make_worlds, with_worst_filter
+from dpfuse.audit.worlds import NUM_ROWS, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import GRID, IndividualFilter, Mechanism, Release, budget, release
 from support.attacks import INDIVIDUAL, SURE, TOTAL, attack_worst, failed, small

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dpfuse.audit import Claim, attack
 from dpfuse.audit.noise import check_noise
-from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, worst_pair, make_worlds, with_worst_filter
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import gdp_epsilon
 from support.designs import make_design

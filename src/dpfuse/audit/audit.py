@@ -13,7 +13,7 @@ from dpfuse.audit.attacks import Attack, Claim, attack
 from dpfuse.audit.checks import Check
 from dpfuse.audit.noise import check_noise
 from dpfuse.audit.search import find_pair
-from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, worst_pair, make_worlds, with_worst_filter
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy.design import Design
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.conversion import chance_to_tell, gdp_epsilon

@@ -21,7 +21,7 @@ import optax
 from jaxtyping import Array, Float
 
 from dpfuse._arrays import Floats32
-from dpfuse.audit.worlds import Canary, other_reports, measurement_range
+from dpfuse.audit.worlds import Canary, measurement_range, other_reports
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.policy import Policy
