@@ -1,4 +1,4 @@
-"""Health, metrics and feed: what they say, and that they say nothing about who is there."""
+"""Health and metrics: what they show, and that they and the feed do not depend on the sensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def samples(text):
 
 
 class TestHealth:
-    def test_a_centre_that_releases_by_the_clock_is_well(self, tmp_path):
+    def test_a_centre_that_releases_on_time_is_healthy(self, tmp_path):
         with rig(tmp_path) as live:
             for step in range(1, 4):
                 live.tick()
@@ -32,7 +32,7 @@ class TestHealth:
                 assert answer.status_code == 200
                 assert answer.json() == {"health": "ok", "status": "running", "step": step, "steps_behind": 0}
 
-    def test_one_that_falls_behind_is_late(self, tmp_path):
+    def test_a_centre_that_falls_behind_is_late(self, tmp_path):
         with rig(tmp_path) as live:
             live.tick()
             # At 0.2 s a step, two seconds are ten of them.
@@ -44,14 +44,14 @@ class TestHealth:
                 assert answer.json()["steps_behind"] == num_behind
 
     @pytest.mark.parametrize("status, code", [("over", 200), ("failed", 503), ("stopped", 503)])
-    def test_one_that_ticks_no_more_says_why(self, tmp_path, status, code):
+    def test_a_centre_that_has_stopped_gives_the_reason(self, tmp_path, status, code):
         with rig(tmp_path) as live:
             live.tick()
             live.watch.status = status
             answer = live.get("/healthz")
             assert (answer.status_code, answer.json()["health"]) == (code, status)
 
-    def test_of_many_streams_the_slowest_counts(self, tmp_path):
+    def test_health_is_that_of_the_slowest_stream(self, tmp_path):
         with rig(tmp_path, streams=("north", "south")) as live:
             live.tick()
             live.hub.publish([one for one in live.centre.tick() if one.row.stream == "north"])
@@ -59,7 +59,7 @@ class TestHealth:
 
 
 class TestMetrics:
-    def test_they_tell_the_last_release_of_every_stream(self, tmp_path):
+    def test_metrics_hold_the_last_release_of_every_stream(self, tmp_path):
         with rig(tmp_path, make_design("total", spread=0.3), streams=("north", "south")) as live:
             live.tick()
             live.centre.skip()
@@ -80,7 +80,7 @@ class TestMetrics:
             assert found["dpfuse_ticker_status", ("status", "running")] == 1
             assert found["dpfuse_ticker_status", ("status", "failed")] == 0
 
-    def test_what_sensors_have_left_is_not_among_them(self, tmp_path):
+    def test_no_metric_shows_what_sensors_have_left(self, tmp_path):
         with rig(tmp_path) as live:
             live.send(*(live.report(sensor) for sensor in range(3)))
             live.tick()
@@ -88,8 +88,8 @@ class TestMetrics:
             assert "dpfuse_loss" in names
             assert not {name for name in names if "left" in name or "sensor" in name or "report" in name}
 
-    def test_none_is_about_the_process(self, tmp_path):
-        """Time and memory vary with how many sensors there are."""
+    def test_no_metric_is_about_the_process(self, tmp_path):
+        """Time and memory depend on the number of sensors."""
         with rig(tmp_path) as live:
             live.tick()
             assert all(name.startswith("dpfuse_") for name, *_ in samples(live.get("/metrics").text))
@@ -102,13 +102,13 @@ class TestMetrics:
 
 
 def fixed_draws(mechanism, many, noise):
-    """In the place of noise: releases that are the same whatever was summed up."""
+    """In the place of noise: releases that do not depend on what was summed."""
     rng = np.random.default_rng(len(many))
     return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.fusion_weight, one.budget_left) for one in many]
 
 
 def what_is_seen(folder, design, sensors, **options):
-    """All that an observer gets of four steps with these sensors."""
+    """Everything that an observer gets in four steps with these sensors."""
     folder.mkdir()
     seen = []
     with rig(folder, design, **options) as live, serving(live.app) as address:
@@ -123,22 +123,22 @@ def what_is_seen(folder, design, sensors, **options):
     return seen, rows
 
 
-class TestWhoIsThereIsNotSeen:
-    """Where the rows are the same, all else that is public is the same to the last byte."""
+class TestIndependenceOfSensors:
+    """If the rows are the same, everything else that is public is the same, byte for byte."""
 
     @pytest.fixture(autouse=True)
     def same_rows(self, monkeypatch):
         monkeypatch.setattr(Mechanism, "draw_many", fixed_draws)
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
-    def test_other_sensors_same_bytes(self, tmp_path, accounting):
+    def test_metrics_health_and_feed_do_not_depend_on_the_sensors(self, tmp_path, accounting):
         design = make_design(accounting, spread=0.5, horizon=None if accounting == "individual" else 6)
         few, rows = what_is_seen(tmp_path / "few", design, [])
         many, other_rows = what_is_seen(tmp_path / "many", design, range(30))
         assert rows == other_rows
         assert few == many
 
-    def test_a_count_of_sensors_would_be_seen(self, tmp_path, monkeypatch):
+    def test_a_metric_with_the_number_of_sensors_is_found(self, tmp_path, monkeypatch):
         """Negative control, in the metrics."""
         counted = []
         collect = metrics_module.Collector._settings
@@ -155,8 +155,8 @@ class TestWhoIsThereIsNotSeen:
         assert few[-1] == many[-1]
         assert few[0] != many[0]
 
-    def test_a_replay_shows_it(self, tmp_path):
-        """Negative control, in the feed: there the data is nobody's."""
+    def test_the_feed_of_a_replay_depends_on_the_sensors(self, tmp_path):
+        """Negative control, in the feed: a replay shows the number of reports."""
         design = make_design(spread=0.5)
         few, _ = what_is_seen(tmp_path / "few", design, [], replay=True)
         many, _ = what_is_seen(tmp_path / "many", design, range(30), replay=True)

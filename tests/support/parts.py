@@ -27,7 +27,7 @@ def find(program: str) -> str | None:
 
 
 def needs(program: str) -> str:
-    """The program's path; without it the test is skipped, or fails where all parts must be there."""
+    """The program's path; without the program the test is skipped, or fails if DPFUSE_ALL_PARTS is set."""
     found = find(program)
     if found is None:
         reason = f"{program} is not here; to run this test: {INSTALL[program]}"
@@ -39,7 +39,7 @@ def needs(program: str) -> str:
 
 @contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Path]:
-    """A small file system of its own in the folder; without the right to mount one the test is skipped."""
+    """The folder with a small file system of its own; skips the test if mounting is not allowed."""
     folder.mkdir(exist_ok=True)
     mount = ["mount", "-t", "tmpfs", "-o", options, "none", folder]
     if os.getuid() or not shutil.which("mount") or subprocess.run(mount).returncode:

@@ -1,8 +1,9 @@
-"""A centre with its application in this process, servers around it, and a broker: for the tests of the wire."""
+"""A centre with its application in this process, servers for it, and a real broker."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import socket
@@ -16,11 +17,14 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import pytest
 import uvicorn
 
 import dpfuse
+from dpfuse.centre import centre as centre_module
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.ledger import Ledger, public_rows
+from dpfuse.policy.exact import ExactStep
 from dpfuse.public.hub import Hub
 from dpfuse.public.replay_notes import ReplayNotes
 from dpfuse.wire.broker import write_broker
@@ -32,12 +36,13 @@ from support.parts import needs
 
 SECRET = b"k" * 32
 JSON = {"content-type": "application/json"}
-# Whoever waits, waits for something that happens: so long that no busy machine fails a test, and one that hangs does.
+# How long a test waits for something that must happen: long enough for a busy machine.
 PATIENCE_S = 120.0
+_steps = {}
 
 
 class Watch:
-    """A ticker whose hands the test moves: `tick` ends a step and publishes it."""
+    """A ticker that the test drives: `tick` ends a step and publishes it."""
 
     interval_s, delay_s, last_latency_s = 0.2, 0.1, 0.001
 
@@ -59,7 +64,7 @@ class Watch:
 
 
 class Recorder:
-    """In the place of a centre: remembers what it was given."""
+    """In the place of a centre: keeps what it received."""
 
     streams, ledger_streams, now, is_over, design = ("main",), ("main",), 1, False, None
 
@@ -70,12 +75,31 @@ class Recorder:
         self.got.append(report)
 
 
+@functools.cache
+def endless_design():
+    return make_design("individual", spread=0.3, horizon=None, expected_stay=4.0)
+
+
+def make_centre(design, ledger):
+    """A centre; all centres of one design and number of streams share one compiled step."""
+
+    def shared_step(design, *shape):
+        key = design.fingerprint, *shape
+        if key not in _steps:
+            _steps[key] = ExactStep(design, *shape)
+        return _steps[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(centre_module, "ExactStep", shared_step)
+        return FusionCentre(design, ledger)
+
+
 @contextmanager
 def rig(folder, design=None, *, streams=("main",), centre=None, replay=False, **options):
-    """Ledger, centre, hub, watch, tokens and application, with `send` and `get` to talk to it in process."""
-    design = design or make_design("individual", spread=0.3, horizon=None, expected_stay=4.0)
+    """Ledger, centre, hub, watch, tokens and application; `send`, `get` and `call` make requests in process."""
+    design = design or endless_design()
     with Ledger.create(folder / "ledger.db", design, streams) as ledger:
-        centre = centre or FusionCentre(design, ledger)
+        centre = centre or make_centre(design, ledger)
         centre.design = design
         hub = Hub(dict.fromkeys(ledger.streams, 0), partial(public_rows, ledger.path))
         watch, tokens = Watch(centre, hub), Tokens(SECRET)
@@ -106,7 +130,7 @@ def make_report(tokens, sensor=7, values=(0.5, -0.5), stream="main", step=1):
 
 
 def call(app, method, path, **options):
-    """The answer to one request, in process; an error that leaves the application is raised here."""
+    """The answer to one request, in process; raises what the application raises."""
 
     async def run():
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://centre") as client:
@@ -115,9 +139,23 @@ def call(app, method, path, **options):
     return asyncio.run(run())
 
 
+def get(address):
+    return httpx.get(address, trust_env=False, timeout=PATIENCE_S)
+
+
+@contextmanager
+def unfinished(address):
+    """A request whose body is still to come."""
+    host, port = address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as slow:
+        slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"Content-Length: 100\r\n\r\n{")
+        yield slow
+
+
 @contextmanager
 def serving(app, **options):
-    """The application behind a real server in a thread of its own; its address."""
+    """The address of a real server with the application, in a thread of its own."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1, **options
@@ -136,7 +174,7 @@ def serving(app, **options):
 
 @contextmanager
 def following(address, stream="main", path="releases/events", timeout_s=PATIENCE_S, **options):
-    """The lines of a stream of events, as they come."""
+    """The lines of an event stream, as they arrive."""
     with httpx.Client(trust_env=False, timeout=timeout_s) as client:
         with client.stream("GET", f"{address}/v1/streams/{stream}/{path}", **options) as answer:
             assert answer.status_code == 200
@@ -144,7 +182,7 @@ def following(address, stream="main", path="releases/events", timeout_s=PATIENCE
 
 
 def events(lines, count):
-    """The data of the next events."""
+    """The data of the next `count` events."""
     found = []
     while len(found) < count:
         line = next(lines)
@@ -167,7 +205,7 @@ def free_port():
 
 
 class Broker:
-    """A real mosquitto with the generated configuration, that can be killed and started again."""
+    """A real mosquitto with the generated configuration; it can be killed and started again."""
 
     def __init__(self, folder, tokens, sensors, change=lambda text: text):
         self.program, self.port, self.process = needs("mosquitto"), free_port(), None
@@ -201,7 +239,7 @@ class Broker:
 
 
 def certify(folder, name):
-    """A certificate for this machine that it signed itself, NAME.crt, with its key, NAME.key."""
+    """The path of a self-signed certificate for this machine, NAME.crt; its key is NAME.key."""
     files = ("-keyout", f"{name}.key", "-out", f"{name}.crt")
     subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1")
     new = (needs("openssl"), "req", "-x509", "-newkey", "ed25519", "-nodes", *files, *subject)
@@ -211,7 +249,7 @@ def certify(folder, name):
 
 @contextmanager
 def command(*arguments, folder, cache=None, first=""):
-    """`dpfuse` as a process of its own, after the code in `first`; killed at the end if it still runs."""
+    """`dpfuse` in a process of its own, which first runs the code in `first`; killed at the end if it still runs."""
     code = f"{first}\nfrom dpfuse.cli import main; main()"
     environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": str(cache)} if cache else {})
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "PYTHONUNBUFFERED": "1"}
@@ -236,7 +274,7 @@ def command(*arguments, folder, cache=None, first=""):
 
 
 def address_of(running):
-    """Waits until the centre says where it is."""
+    """The address that the centre prints when it is up."""
     wait_for(lambda: "\n" in running.stdout() or running.process.poll() is not None)
     assert running.process.poll() is None, running.stderr()
     return running.stdout().strip()

@@ -1,7 +1,7 @@
-"""Whatever is sent, over HTTP or MQTT: no crash, no 5xx, and no measurement anywhere that somebody else can look.
+"""Messages of any shape over HTTP and MQTT: no crash, no status 5xx, and no measurement in anything public.
 
-Among the cases a sensor reports a number that nothing else would make, the canary. It is searched for, in all its
-spellings, in every answer, header and log line, and afterwards in metrics, page, feed, releases and public rows.
+In some cases a sensor reports a number that occurs nowhere else, the canary. The tests look for all its spellings in
+every answer, header and log line, and afterwards in metrics, page, feed, releases and public rows.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from support.wire import JSON, SECRET, Recorder, make_report, rig
 
 TOKENS = Tokens(SECRET)
 CANARIES = (0.2718281828, 271828.1828, -2718281828, 2.718281828e-5, "0.2718281828", "271828.1828")
-# Seven or eight digits, wherever point and comma are, rounded or not; and the bytes of float and double, in hex.
+# Seven or eight digits, with point and comma anywhere, rounded or not; and the bytes of float and double in hex.
 _DIGITS = re.compile(r"[.,]?".join("271828") + r"[.,]?(1[.,]?[789]|2(?!\d))")
 _BYTES = [np.array(CANARIES[0], kind).tobytes().hex() for kind in ("<f4", ">f4", "<f8", ">f8")]
-SCALES = [pytest.param(150, id="some"), pytest.param(5000, id="many", marks=pytest.mark.slow)]
+SCALES = [pytest.param(50, id="some"), pytest.param(5000, id="many", marks=pytest.mark.slow)]
 
 
 def has_canary(text):
@@ -40,7 +40,7 @@ def has_canary(text):
 
 
 class Lines(logging.Handler):
-    """All that is logged, by anybody, at any level, with tracebacks."""
+    """Everything that is logged, at any level, with tracebacks."""
 
     def __init__(self):
         super().__init__(0)
@@ -53,11 +53,11 @@ class Lines(logging.Handler):
 
 @pytest.fixture
 def log(capfd):
-    """What was logged or printed so far."""
+    """Returns what was logged or printed so far."""
     lines, loggers = Lines(), [logging.getLogger()]
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # which may keep what is logged to themselves
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # these may not propagate
         loggers += [logger for logger in [logging.getLogger(name)] if not logger.propagate]
-    for noisy in ("hypothesis", "jax", "jax._src", "asyncio", "httpx", "httpcore"):  # the clients' and the tests' own
+    for noisy in ("hypothesis", "jax", "jax._src", "asyncio", "httpx", "httpcore"):  # of clients and tests
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
         for logger in loggers:
@@ -70,7 +70,7 @@ def log(capfd):
 
 @pytest.fixture
 def live(tmp_path):
-    """A centre in whose range the canary is, three steps old; streams of events end, so that they can be read whole."""
+    """A centre after three steps, with the canary in its range; its event streams end, so that tests can read them."""
     with rig(tmp_path, make_design("individual", spread=0.3, horizon=None), replay=False) as parts:
         for _ in range(3):
             parts.tick()
@@ -111,7 +111,7 @@ def check_answer(answer):
 
 
 def everything_public(live):
-    """All that anybody can get from the centre, as one text."""
+    """Everything public of the centre, as one text."""
     paths = ["/", "/metrics", "/healthz", "/openapi.json", "/v1/clock", "/v1/guarantee", "/v1/streams/main/releases",
              "/v1/streams/main/releases/events", "/v1/streams/main/feed"]  # fmt: skip
     answers = [live.get(path) for path in paths]
@@ -125,8 +125,8 @@ def many(max_examples):
 
 
 @pytest.mark.parametrize("num_cases", SCALES)
-def test_http_requests_by_the_description(live, log, num_cases):
-    """schemathesis on the OpenAPI description: what fits it, and what does not."""
+def test_requests_made_from_the_openapi_description_leak_nothing(live, log, num_cases):
+    """schemathesis makes requests that fit the OpenAPI description, and requests that do not."""
     schema = schemathesis.openapi.from_dict(live.app.openapi())
     operations = [found.ok() for found in schema.get_all_operations()]
     assert {"/v1/reports", "/v1/clock", "/metrics", "/v1/streams/{stream}/feed"} <= {one.path for one in operations}
@@ -146,14 +146,14 @@ def test_http_requests_by_the_description(live, log, num_cases):
     for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
         for operation in operations:
             share = num_cases // 2 if operation.path == "/v1/reports" else num_cases // 20
-            with suppress(Unsatisfiable):  # a path without parameters cannot be asked for wrongly
-                many(max(share // 2, 4))(given(operation.as_strategy(generation_mode=mode))(check))()
+            with suppress(Unsatisfiable):  # a path without parameters has no wrong request
+                many(max(share // 2, 2))(given(operation.as_strategy(generation_mode=mode))(check))()
     assert num_checked >= num_cases // 4
     assert not has_canary(log())
 
 
 @pytest.mark.parametrize("num_cases", SCALES)
-def test_http_reports_of_all_kinds(live, log, num_cases):
+def test_reports_of_any_shape_over_http_leak_nothing(live, log, num_cases):
     @many(num_cases)
     @given(bodies)
     def check(body):
@@ -163,13 +163,13 @@ def test_http_reports_of_all_kinds(live, log, num_cases):
             live.tick()
 
     check()
-    assert live.centre.now > 10  # the canary was reported in earnest, in time and in range
+    assert live.centre.now > 10  # the canary was reported in time and in range
     assert not has_canary(everything_public(live))
     assert not has_canary(log())
 
 
 @pytest.mark.parametrize("num_cases", SCALES)
-def test_mqtt_payloads(live, log, num_cases):
+def test_payloads_of_any_shape_over_mqtt_leak_nothing(live, log, num_cases):
     bridge = Bridge(live.intake, live.hub, "password", "127.0.0.1", 1)
     topics = st.sampled_from(["dpfuse/main/reports/7", "dpfuse/main/reports/8", "dpfuse/other/reports/7"]) | st.text()
 
@@ -192,7 +192,7 @@ def test_mqtt_payloads(live, log, num_cases):
 
 class TestNegativeControls:
     @pytest.mark.parametrize("canary", CANARIES)
-    def test_every_spelling_would_be_found(self, canary):
+    def test_every_spelling_of_the_canary_is_found(self, canary):
         number = float(canary)
         spellings = [
             repr(canary),
@@ -207,7 +207,7 @@ class TestNegativeControls:
         assert has_canary(np.array(CANARIES[0], "<f8").tobytes().hex())
         assert not has_canary("release 2718 2818 0.27 " + "".join(map(str, range(1000))))
 
-    def test_a_centre_that_logs_would_be_found(self, tmp_path, log):
+    def test_a_centre_that_logs_a_measurement_is_found(self, tmp_path, log):
         class Talkative(Recorder):
             def receive(self, stream, sensor, step, values):
                 logging.getLogger("dpfuse.centre").debug("got %s", values)
@@ -216,14 +216,14 @@ class TestNegativeControls:
             live.send(live.report(7, [CANARIES[0], 0]))
         assert has_canary(log())
 
-    def test_a_printed_traceback_would_be_found(self, log):
+    def test_a_logged_traceback_with_a_measurement_is_found(self, log):
         try:
             float(f"{CANARIES[0]} m")
         except ValueError:
             logging.getLogger("uvicorn.error").exception("it failed")
         assert has_canary(log())
 
-    def test_an_answer_with_a_value_would_be_found(self):
+    def test_an_answer_with_a_measurement_is_found(self):
         import httpx
 
         with pytest.raises(AssertionError):

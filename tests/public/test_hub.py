@@ -1,0 +1,119 @@
+"""The hub: what it shows and when, from memory or ledger, and how subscribers wait."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpfuse.public import hub as hub_module
+from dpfuse.public.hub import Hub
+from support.rows import make_row
+
+
+class FakeLedger:
+    """Committed rows, published or not."""
+
+    def __init__(self, last=0):
+        self.rows = [make_row(step=step) for step in range(1, last + 1)]
+        self.reads = 0
+
+    def read(self, stream, start):
+        self.reads += 1
+        return iter([row for row in self.rows if row.step >= start])
+
+    def commit(self, step):
+        self.rows.append(make_row(step=step))
+        return SimpleNamespace(row=self.rows[-1], mean=(float(step),), std=(1.0,))
+
+
+@pytest.fixture
+def ledger():
+    return FakeLedger(last=3)
+
+
+@pytest.fixture
+def hub(ledger):
+    return Hub({"main": 3}, ledger.read)
+
+
+def test_rows_committed_before_the_start_are_shown_at_once(hub):
+    assert [row.step for row in hub.rows("main")] == [1, 2, 3]
+    assert hub.last_step("main") == 3 and hub.latest("main").step == 3 and hub.recent("main") == []
+
+
+def test_a_committed_row_is_not_shown_before_it_is_published(hub, ledger):
+    waiting = ledger.commit(4)
+    assert [row.step for row in hub.rows("main")] == [1, 2, 3]
+    assert hub.rows("main", 4) == [] and hub.latest("main").step == 3
+    hub.publish([waiting])
+    assert [row.step for row in hub.rows("main")] == [1, 2, 3, 4]
+    assert hub.rows("main", 4) == [waiting.row] and hub.recent("main") == [waiting]
+
+
+@given(st.lists(st.integers(1, 3), max_size=30), st.integers(1, 80), st.integers(1, 9))
+def test_pages_from_memory_or_ledger_are_the_published_rows(gaps, start, limit):
+    """Steps may be skipped. Memory holds 16 rows here, so that long runs are read from both."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "_MAX_KEPT", 16)
+        ledger = FakeLedger(last=3)
+        hub = Hub({"main": 3}, ledger.read)
+        for step in itertools.accumulate(gaps, initial=3):
+            if step > 3:
+                hub.publish([ledger.commit(step)])
+        assert hub.rows("main", start, limit) == [row for row in ledger.rows if row.step >= start][:limit]
+        if hub.recent("main"):
+            ledger.reads = 0
+            assert hub.rows("main", hub.recent("main")[0].row.step)
+            assert ledger.reads == 0
+
+
+def test_the_number_of_releases_in_memory_depends_on_the_number_of_streams_alone():
+    ledger = FakeLedger()
+    for num_streams, kept in [(1, 4096), (64, 1024), (10_000, 16)]:
+        hub = Hub({"main": 0} | {f"s{number}": 0 for number in range(1, num_streams)}, ledger.read)
+        for step in range(1, kept + 10):
+            hub.publish([SimpleNamespace(row=make_row(step=step), mean=(), std=())])
+        assert len(hub.recent("main")) == kept
+
+
+def test_a_waiting_thread_wakes_up_when_something_is_published(hub, ledger):
+    number = hub.number
+    threading.Timer(0.05, lambda: hub.publish([ledger.commit(4)])).start()
+    start = time.monotonic()
+    hub.wait(number, 120)
+    assert time.monotonic() - start < 60 and hub.last_step("main") == 4
+    hub.wait(number, 120)  # it was published already
+    hub.wait(hub.number, 0.01)  # nothing comes
+
+
+def test_waiting_event_loops_wake_up_and_block_nobody(hub, ledger):
+    async def follow():
+        number = hub.number
+        threading.Timer(0.05, lambda: hub.publish([ledger.commit(4)])).start()
+        start = time.monotonic()
+        await asyncio.gather(*(hub.wait_async(number, 120) for _ in range(100)))
+        await hub.wait_async(number, 120)
+        assert time.monotonic() - start < 60
+        await hub.wait_async(hub.number, 0.02)
+        assert hub._waiting == {}
+
+    asyncio.run(follow())
+    assert hub.last_step("main") == 4
+    hub.publish([ledger.commit(5)])  # the loop is closed
+
+
+def test_closing_the_hub_wakes_all_who_wait(hub):
+    number = hub.number
+    threading.Timer(0.05, hub.close).start()
+    start = time.monotonic()
+    hub.wait(number, 120)
+    assert hub.is_closed
+    asyncio.run(hub.wait_async(hub.number, 120))
+    assert time.monotonic() - start < 60

@@ -1,0 +1,101 @@
+"""The replay: a report for every sensor and step, at the pace of the centre's clock, through outages."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import pytest
+
+from dpfuse.replay import player as player_module
+from support.replay import Listener, play
+
+
+def on_time(centre):
+    """The number of reports in time, by step and sensor."""
+    found = Counter()
+    for now, report in centre.reports:
+        if report["step"] in (now, now + 1):
+            found[report["step"], centre.tokens.sensor_of(report["token"])] += 1
+    return found
+
+
+def test_every_sensor_reports_once_a_step_with_its_own_token(listen):
+    centre = listen()
+    tally, told = play(centre, 0.6)
+    assert not told and tally.speed == pytest.approx(1.0)
+    assert tally.num_reports == 3 * tally.num_steps == len(centre.reports)
+    by_step = {}
+    for _, report in centre.reports:
+        sensor, step = centre.tokens.sensor_of(report["token"]), report["step"]
+        number = centre.truth[step][0]
+        assert report["values"] == [sensor + 0.5, number] and report["stream"] == "main"
+        by_step.setdefault(step, []).append(sensor)
+    for step, sensors in by_step.items():
+        assert sensors == [7, 8, 100 + int(centre.truth[step][0]) // 10]
+    # Each step has its own scene.
+    assert sorted(centre.truth) == list(range(1, 14)) and {step - n for step, (n,) in centre.truth.items()} == {1}
+    assert sum(on_time(centre).values()) == len(centre.reports)
+
+
+def test_a_pause_of_the_player_skips_scenes_and_shifts_none(listen, clock):
+    """As on a busy machine: the player stops for four steps in the middle of one."""
+    centre = listen()
+    clock.plans = [(clock.now + 0.22, lambda: clock.sleep(0.2))]
+    tally, _ = play(centre, 0.6)
+    assert set(range(1, 14)) - set(centre.truth) == {7, 8}
+    assert {step - n for step, (n,) in centre.truth.items()} == {1} and tally.num_reports == 3 * tally.num_steps
+
+
+def test_the_replay_continues_after_a_restart_of_the_centre(listen, clock, monkeypatch):
+    monkeypatch.setattr(player_module, "_LONGEST_PAUSE_S", 0.1)
+    first, later = listen(), []
+    clock.plans = [
+        (clock.now + 0.31, first.close),
+        (clock.now + 0.56, lambda: later.append(listen(first.server_port, first_step=7))),
+    ]
+    tally, told = play(first, 1.2)
+    [second] = later
+    assert tally.num_outages == 1 and "is away" in told[0] and "is back" in told[-1] and len(told) == 2
+    assert len(second.reports) >= 6
+    # The scenes of the outage have passed.
+    assert min(number for (number,) in second.truth.values()) >= max(n for (n,) in first.truth.values()) + 4
+
+
+def test_the_replay_ends_when_a_finite_design_is_over(listen, monkeypatch):
+    monkeypatch.setattr(player_module, "_READ_CLOCK_EVERY_S", 0.1)
+    tally, _ = play(listen(horizon=8), None)
+    assert 8 <= tally.step <= 10  # it reads the clock every other step
+
+
+def test_a_higher_speed_leaves_out_scenes(listen):
+    centre = listen()
+    tally, _ = play(centre, 0.4, speed=2.0)
+    steps = sorted(centre.truth)
+    assert tally.speed == 2.0
+    assert all(
+        centre.truth[b][0] - centre.truth[a][0] == 2 * (b - a) for a, b in itertools.pairwise(steps) if b == a + 1
+    )
+
+
+def test_a_speed_that_does_not_fit_the_clock_of_the_centre_is_refused(listen):
+    with pytest.raises(ValueError, match="speed must be a multiple of 1 for a centre with steps of 0.05 s, got 1.5"):
+        play(listen(), 9.0, speed=1.5)
+
+
+def test_tokens_of_another_secret_are_reported(listen):
+    with pytest.raises(PermissionError, match="refuses these reports; were the tokens made with its secret"):
+        play(listen(secret=bytes(32)), 9.0)
+
+
+def test_an_address_without_a_centre_is_reported(listen, monkeypatch):
+    monkeypatch.setattr(Listener, "clock", lambda _: {"detail": "not found"})
+    with pytest.raises(ConnectionError, match="has no clock .status 200.; is it a centre?"):
+        play(listen(), 9.0)
+
+
+def test_a_centre_without_replay_gets_no_truth(listen):
+    centre = listen(is_replay=False)
+    _, told = play(centre, 0.6)
+    assert told == ["the centre does not take the truth: it runs without --replay"]
+    assert len(centre.truth) == 1 and centre.reports

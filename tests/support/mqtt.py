@@ -1,0 +1,86 @@
+"""Clients of a real mosquitto: sensors, estimators and the centre's bridge."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+
+from paho.mqtt import client as paho
+
+from dpfuse.public.hub import Hub
+from dpfuse.wire.broker import CENTRE, ESTIMATOR
+from dpfuse.wire.intake import Intake
+from dpfuse.wire.mqtt import Bridge
+from dpfuse.wire.tokens import Tokens
+from support.wire import SECRET, wait_for
+
+TOKENS = Tokens(SECRET)
+SENSORS = (7, 8)
+
+
+@contextmanager
+def client(broker, user, password, topics=(), ca=None):
+    """A client that is connected and subscribed, with what it received, the answers to what it sent, and its losses."""
+    one = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    one.username_pw_set(user, password)
+    if ca is not None:
+        one.tls_set(ca)
+    one.got, one.answers, one.connected, one.lost, subscribed = [], [], [], [], []
+    one.reconnect_delay_set(0.05, 0.1)
+    one.on_connect = lambda c, u, f, reason, p: one.connected.append(reason)
+    one.on_disconnect = lambda c, u, f, reason, p: one.lost.append(reason)
+    one.on_message = lambda c, u, message: one.got.append(message)
+    one.on_publish = lambda c, u, mid, reason, p: one.answers.append(reason)
+    one.on_subscribe = lambda c, u, mid, reasons, p: subscribed.extend(reasons)
+    one.connect("127.0.0.1", broker.port)
+    one.loop_start()
+    try:
+        wait_for(lambda: one.connected)
+        if topics and not one.connected[0].is_failure:
+            one.subscribe([(topic, 1) for topic in topics])
+            wait_for(lambda: len(subscribed) == len(topics))
+        yield one
+    finally:
+        one.disconnect()
+        one.loop_stop()
+
+
+def sensor(broker, number, topics=()):
+    return client(broker, str(number), TOKENS.issue(number), topics)
+
+
+def estimator(broker, *topics):
+    return client(broker, ESTIMATOR, TOKENS.password(ESTIMATOR), topics)
+
+
+def report(number=7, step=1, stream="main", values=(0.5, -0.5)):
+    content = {"token": TOKENS.issue(number), "stream": stream, "step": step, "values": list(values)}
+    return f"dpfuse/{stream}/reports/{number}", json.dumps(content)
+
+
+def send(one, topic, payload, **options):
+    """Publish, and wait for the broker's answer."""
+    before = len(one.answers)
+    one.publish(topic, payload, qos=1, **options)
+    wait_for(lambda: len(one.answers) > before)
+
+
+def make_bridge(centre, hub, port, **options):
+    bridge = Bridge(Intake(centre, TOKENS), hub, TOKENS.password(CENTRE), "127.0.0.1", port, **options)
+    bridge._client.reconnect_delay_set(0.05, 0.1)
+    return bridge
+
+
+@contextmanager
+def bridged(broker, centre, hub, **options):
+    bridge = make_bridge(centre, hub, broker.port, **options)
+    bridge.start()
+    try:
+        wait_for(lambda: bridge.is_connected)
+        yield bridge
+    finally:
+        bridge.stop()
+
+
+def empty_hub():
+    return Hub({"main": 0}, lambda stream, start: iter(()))

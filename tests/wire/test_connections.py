@@ -1,0 +1,142 @@
+"""Clients that send too much, too slowly or not at all, and the number of connections."""
+
+from __future__ import annotations
+
+import logging
+import resource
+import socket
+import threading
+from contextlib import ExitStack, suppress
+
+import httpx
+import pytest
+
+from dpfuse.wire import connections
+from dpfuse.wire import http as http_module
+from dpfuse.wire.serve import _bind
+from support.wire import JSON, PATIENCE_S, Recorder, get, make_report, rig, serving, unfinished, wait_for
+
+
+@pytest.fixture
+def live(tmp_path):
+    with rig(tmp_path) as parts:
+        yield parts
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """With a recorder in the centre's place."""
+    with rig(tmp_path, centre=Recorder()) as parts:
+        yield parts
+
+
+def test_an_endless_body_is_refused(recorded):
+    sent = []
+
+    def endless():
+        while True:
+            sent.append(1)
+            yield b" " * 65536
+
+    with serving(recorded.app) as address:
+        try:
+            answer = httpx.post(f"{address}/v1/reports", content=endless(), headers=JSON, trust_env=False)
+            assert answer.status_code == 413
+        except httpx.TransportError:
+            pass  # the connection may be closed during a write
+        assert len(sent) < 200
+
+
+def test_a_body_that_arrives_too_slowly_is_refused(recorded, monkeypatch):
+    monkeypatch.setattr(http_module, "_BODY_S", 0.3)
+    with serving(recorded.app) as address:
+        with unfinished(address) as slow:
+            assert b"408" in slow.recv(4096).split(b"\r\n")[0]
+
+
+def test_endless_headers_are_refused(recorded):
+    with serving(recorded.app) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as long:
+            with suppress(ConnectionError):  # it may be refused before all is sent
+                long.sendall(b"GET /v1/clock HTTP/1.1\r\n" + b"X-Long: " + b"a" * 200_000)
+            assert b"400" in long.recv(4096).split(b"\r\n")[0]
+
+
+def test_connections_above_the_limit_are_refused_and_silent_ones_closed(live, monkeypatch):
+    """Those above the first limit get 503, those above the second are cut off, and silent ones are closed in time."""
+    protocol = connections.limited_protocol(
+        connections.ConnectionLimits(num_served=3, num_accepted=5), http_module.too_busy
+    )
+    with serving(live.app, http=protocol) as address, ExitStack() as stack:
+        host, port = address.removeprefix("http://").split(":")
+
+        def connect():
+            return stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+
+        def status():
+            with suppress(httpx.TransportError):
+                return get(f"{address}/v1/clock").status_code
+
+        silent = [connect() for _ in range(4)]
+        answer = get(f"{address}/v1/clock")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "too_busy")
+        silent.append(connect())
+        with pytest.raises(httpx.TransportError):
+            get(f"{address}/v1/clock")
+        stack.close()
+        wait_for(lambda: status() == 200)
+        monkeypatch.setattr(connections, "_REQUEST_S", 0.3)
+        silent = [connect() for _ in range(4)]
+        assert [one.recv(1) for one in silent] == [b""] * 4
+        wait_for(lambda: status() == 200)
+
+
+@pytest.mark.parametrize("limits", [(100, 1024), (256, 300), (1024, 2**20), (1024, resource.RLIM_INFINITY)])
+def test_any_limit_of_open_files_leaves_room_for_subscribers_and_others(monkeypatch, limits):
+    now = list(limits)
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(now))
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: now.__setitem__(slice(None), limits))
+    limits_now = connections.raise_limits()
+    assert now[0] == (limits[1] if limits[1] in (1024, 300) else 65536) and now[1] == limits[1]
+    assert 0 < 2 * limits_now.max_subscribers < limits_now.num_served < limits_now.num_accepted
+    assert limits_now.num_accepted + connections.BACKLOG < now[0] or now[0] == 300
+
+
+def test_missing_open_files_are_logged_once_a_minute(caplog):
+    logger = logging.getLogger("test.seldom")
+    logger.addFilter(connections.LogSeldom())
+    for _ in range(5):
+        logger.error("socket.accept() out of system resource\nsocket: %s", "x", exc_info=OSError(24, "too many"))
+    logger.error("Exception in callback BaseSelectorEventLoop._start_serving(...)")
+    logger.error("something else")
+    assert [record.message for record in caplog.records] == [
+        "no open files left: new connections wait",
+        "something else",
+    ]
+    assert "Traceback" not in caplog.text and "OSError" not in caplog.text
+
+
+def test_no_report_of_many_parallel_clients_is_lost(recorded):
+    def send(client_number, address):
+        with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
+            for step in range(5):
+                batch = [make_report(recorded.tokens, 1000 * client_number + i, step=step) for i in range(50)]
+                assert client.post(f"{address}/v1/reports", json={"reports": batch}).json()["received"] == 50
+
+    with serving(recorded.app) as address:
+        threads = [threading.Thread(target=send, args=(number, address)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len(set((sensor, step) for _, sensor, step, _ in recorded.centre.got)) == len(recorded.centre.got) == 1000
+
+
+def test_connections_send_at_once_and_drop_silent_peers():
+    with _bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            if hasattr(socket, "TCP_USER_TIMEOUT"):
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
