@@ -17,7 +17,7 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 # Another machine rounds in another order, and training follows another path to about the same place.
 ABOUT = 0.25
 # Pages whose Python takes more than a few seconds.
-LONG = {"environment.md", "optimal.md"}
+LONG = {"environment.md", "extend.md", "optimal.md"}
 
 pages = pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
 TEXTS = [*transcripts.PAGES, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("experiments/*/README.md"))]
