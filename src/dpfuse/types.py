@@ -200,27 +200,13 @@ class Trajectories:
 
     def between(self, start: int, stop: int) -> Trajectories:
         """Steps `start` to `stop` - 1 of every run."""
-        steps = slice(start, stop)
-        return replace(
-            self,
-            state=self.state[:, steps],
-            measurements=self.measurements[:, steps],
-            present=self.present[:, steps],
-            sensors=self.sensors[:, steps],
-            origins=[Origin(recording, first + start) for recording, first in self.origins],
-        )
+        origins = [Origin(recording, first + start) for recording, first in self.origins]
+        return self._at((slice(None), slice(start, stop)), origins)
 
     def runs(self, indices: ArrayLike) -> Trajectories:
         """The runs with these numbers, in this order."""
         chosen = np.asarray(indices)
-        return replace(
-            self,
-            state=self.state[chosen],
-            measurements=self.measurements[chosen],
-            present=self.present[chosen],
-            sensors=self.sensors[chosen],
-            origins=[self.origins[int(run)] for run in chosen],
-        )
+        return self._at(chosen, [self.origins[int(run)] for run in chosen])
 
     def windows(self, horizon: int, stride: int | None = None) -> Trajectories:
         """All windows of `horizon` steps, starting `stride` steps apart (by default `horizon`)."""
@@ -231,18 +217,14 @@ class Trajectories:
             0, self.num_steps - horizon + 1, _check.is_count("stride", horizon if stride is None else stride)
         )
         run, start = (index.ravel() for index in np.meshgrid(np.arange(self.num_runs), starts, indexing="ij"))
-        at = run[:, None], start[:, None] + np.arange(horizon)
-        return replace(
-            self,
-            state=self.state[at],
-            measurements=self.measurements[at],
-            present=self.present[at],
-            sensors=self.sensors[at],
-            origins=[
-                Origin(self.origins[r].recording, self.origins[r].start + s)
-                for r, s in zip(run.tolist(), start.tolist(), strict=True)
-            ],
-        )
+        pairs = zip(run.tolist(), start.tolist(), strict=True)
+        origins = [Origin(self.origins[r].recording, self.origins[r].start + s) for r, s in pairs]
+        return self._at((run[:, None], start[:, None] + np.arange(horizon)), origins)
+
+    def _at(self, index: Any, origins: Sequence[Origin]) -> Trajectories:
+        """The runs and steps at an index of the first two axes."""
+        arrays = {name: getattr(self, name)[index] for name in ("state", "measurements", "present", "sensors")}
+        return replace(self, **arrays, origins=origins)
 
     def sample_sensors(self, share: float, seed: int) -> Trajectories:
         """A random share of the sensors, each kept or dropped for a whole recording, in as few slots as hold them."""

@@ -11,9 +11,9 @@ import pytest
 from scipy import integrate
 
 from dpfuse.privacy import FEATURE_SETS, IndividualFilter, charge_factor, largest_weight, renyi_loss
+from dpfuse.types import ADJACENCIES
 
 ORDERS = (1.5, 2.0, 5.0, 32.0)
-ADJACENCIES = ("replace-one", "remove-one")
 CASES = list(itertools.product(FEATURE_SETS, (1, 2, 3), ADJACENCIES))
 
 

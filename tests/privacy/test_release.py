@@ -27,13 +27,12 @@ from dpfuse.privacy import (
     within_set,
 )
 from dpfuse.privacy import noise as noise_module
-from dpfuse.types import Guarantee
+from dpfuse.types import ADJACENCIES, Guarantee
 
 checked = settings(max_examples=100, deadline=None, derandomize=True)
 
 checked_often = settings(checked, max_examples=40)  # in each of the cases
 
-ADJACENCIES = ("replace-one", "remove-one")
 CASES = list(itertools.product(FEATURE_SETS, ADJACENCIES, ("total", "individual")))
 
 

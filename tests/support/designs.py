@@ -14,10 +14,8 @@ import dpfuse
 from dpfuse.policy import Design, Structure
 from dpfuse.privacy import FEATURE_SETS
 from dpfuse.systems import linear_gaussian
-from dpfuse.types import NOBODY, Guarantee, Trajectories
+from dpfuse.types import ACCOUNTINGS, ADJACENCIES, NOBODY, Guarantee, Trajectories
 
-ACCOUNTINGS = ("total", "individual")
-ADJACENCIES = ("replace-one", "remove-one")
 CASES = list(itertools.product(ACCOUNTINGS, ADJACENCIES, FEATURE_SETS))
 # Two of each kind of accounting and, between them, every adjacency and feature set.
 SOME_CASES = [

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress
 
 from dpfuse import _check
 from dpfuse.audit.attacks import Attack, Claim, attack
@@ -119,9 +121,11 @@ def audit_design(
         OWN: (design, make_worlds(design, found.canary, found.replacement, seed)),
     }
     findings = []
-    with _Bar(len(plan) * 2 * num_runs * length, progress) as advance:
+    with Progress(console=Console(stderr=True), disable=not progress) as bar:
+        task = bar.add_task("attacking", total=len(plan) * 2 * num_runs * length)
         for name, (attacked, worlds) in plan.items():
-            findings.append(attack(name, make_step(attacked, NUM_ROWS), worlds, num_runs, claim, advance))
+            step = make_step(attacked, NUM_ROWS)
+            findings.append(attack(name, step, worlds, num_runs, claim, lambda steps: bar.advance(task, steps)))
     own = replace(findings[1].attack, by_hand=found.by_hand, by_ascent=found.by_ascent)
     return Audit(
         guarantee=design.guarantee,
@@ -145,21 +149,3 @@ def _length(design: Design, num_steps: int | None) -> int:
     if horizon is not None and length > horizon:
         raise ValueError(f"num_steps must be at most the design's horizon, {horizon}, got {length}")
     return length
-
-
-class _Bar:
-    """A progress bar on stderr; as a context manager it gives the function that advances it."""
-
-    def __init__(self, total: int, is_shown: bool) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._progress = Progress(console=Console(stderr=True), disable=not is_shown)
-        self._task = self._progress.add_task("attacking", total=total)
-
-    def __enter__(self) -> Callable[[int], None]:
-        self._progress.start()
-        return lambda steps: self._progress.advance(self._task, steps)
-
-    def __exit__(self, *raised: Any) -> None:
-        self._progress.stop()

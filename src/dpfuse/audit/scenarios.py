@@ -12,7 +12,7 @@ there is enough noise for a test of its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,29 +111,16 @@ def live_noise(step: ExactStep, worlds: Worlds, scenarios: list[Scenario]) -> ND
 def check_exactly(mechanism: Mechanism, scenarios: list[Scenario], crashes: list[str]) -> list[Check]:
     """The checks of the scenarios in integers."""
     account = _total_account if mechanism.guarantee.accounting == "total" else _individual_accounts
-    return [
-        certain("robustness", "no report stops the step", crashes),
-        certain(
-            "public spending",
-            "weights and budget left do not depend on the canary",
-            (failure for scenario in scenarios for failure in _public_differences(scenario)),
-        ),
-        certain(
-            "independence",
-            "each sensor adds what it adds alone, in any row",
-            (failure for scenario in scenarios for failure in _dependences(scenario)),
-        ),
-        certain(
-            "accounts",
-            "every account, recomputed in integers, agrees with the debits and is within the budget",
-            (failure for scenario in scenarios for failure in account(mechanism, scenario)),
-        ),
-        certain(
-            "distance",
-            "the distance between neighbouring worlds is within the budget",
-            (failure for scenario in scenarios for failure in _excess_distance(mechanism, scenario)),
-        ),
+    rules: list[tuple[str, str, Callable[[Mechanism, Scenario], Iterator[str]]]] = [
+        ("public spending", "weights and budget left do not depend on the canary", _public_differences),
+        ("independence", "each sensor adds what it adds alone, in any row", _dependences),
+        ("accounts", "every account, recomputed in integers, agrees with the debits and is within the budget", account),
+        ("distance", "the distance between neighbouring worlds is within the budget", _excess_distance),
     ]
+    checks = [certain("robustness", "no report stops the step", crashes)]
+    for name, what, find in rules:
+        checks.append(certain(name, what, [failure for scenario in scenarios for failure in find(mechanism, scenario)]))
+    return checks
 
 
 def _behaviours(worlds: Worlds) -> Iterator[tuple[str, Worlds]]:
@@ -181,7 +168,7 @@ def _run_scenario(step: ExactStep, name: str, worlds: Worlds) -> Scenario:
     )
 
 
-def _public_differences(scenario: Scenario) -> Iterator[str]:
+def _public_differences(_: Mechanism, scenario: Scenario) -> Iterator[str]:
     run = scenario.run
     if [(release.fusion_weight, release.budget_left) for release in run.releases] != run.public:
         yield f"a release has another weight or budget left than was charged (canary {scenario.name})"
@@ -191,7 +178,7 @@ def _public_differences(scenario: Scenario) -> Iterator[str]:
                 yield f"{where} weight or budget left of step {k + 1} differ (canary {scenario.name})"
 
 
-def _dependences(scenario: Scenario) -> Iterator[str]:
+def _dependences(_: Mechanism, scenario: Scenario) -> Iterator[str]:
     if not np.array_equal(scenario.run.sums, scenario.moved.sums):
         yield f"the sum depends on the rows of the sensors (canary {scenario.name})"
     alone = sum(run.sums for run in scenario.alone.values())

@@ -10,6 +10,7 @@ from dpfuse._arrays import Floats, Integers
 from dpfuse.types import Trajectories
 
 _NUM_RESAMPLES = 4000
+_LEVEL = 0.95
 
 MIN_BLOCKS = 8
 """A percentile interval from fewer blocks is much too narrow."""
@@ -30,10 +31,9 @@ def block_interval(
     blocks: Integers,
     statistic: Callable[[Floats], Floats],
     *,
-    level: float = 0.95,
     seed: int = 0,
 ) -> Floats | None:
-    """The percentile interval of a function of means, shape (2, ...); None with fewer than `MIN_BLOCKS` blocks.
+    """The 95% percentile interval of a function of means, shape (2, ...); None with fewer than `MIN_BLOCKS` blocks.
 
     Whole blocks are drawn with replacement.
 
@@ -52,4 +52,4 @@ def block_interval(
     rng = np.random.default_rng(seed)
     counts = rng.multinomial(num_blocks, np.full(num_blocks, 1 / num_blocks), size=_NUM_RESAMPLES)
     means = (counts @ sums) / (counts @ sizes)[:, None]
-    return np.quantile(statistic(means), [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return np.quantile(statistic(means), [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2], axis=0)
