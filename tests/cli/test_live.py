@@ -95,6 +95,7 @@ def spent_by_sensor(folder):
         connection.close()
 
 
+@pytest.mark.slow
 def test_releases_are_estimated_and_all_processes_end_at_ctrl_c(tmp_path):
     folder = tmp_path / "live"
     process = start(folder=folder)

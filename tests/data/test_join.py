@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpfuse
@@ -41,6 +41,7 @@ class TestEveryVehicleCountsOnce:
         (file,) = read.files
         assert (file.num_rows, file.num_duplicates, file.num_conflicts) == (len(rows), 110, 1)
 
+    @settings(max_examples=10)
     @given(st.integers(0, 2**32 - 1))
     def test_the_order_of_rows_does_not_matter(self, traffic, recording, tmp_path_factory, seed):
         rng = np.random.default_rng(seed)

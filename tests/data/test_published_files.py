@@ -84,6 +84,7 @@ class TestPublishedFiles:
             np.testing.assert_allclose(us101.position[own], feet * FOOT_M, rtol=1e-6, err_msg=str(file.path))
 
     @needs_proc
+    @pytest.mark.slow
     def test_reading_takes_less_than_a_gigabyte(self):
         assert peak_mb(DATA, (120, 520)) < 1000
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dpfuse._slots import assign_slots
-from dpfuse.systems.freeway import Freeway, recording, simulate, watch
+from dpfuse.systems.freeway import Freeway, car_following, recording, simulate, watch
 from dpfuse.systems.freeway.car_following import drive
 from dpfuse.types import NOBODY, Trajectories
 
@@ -23,6 +23,12 @@ def morning() -> Trajectories:
 @pytest.fixture(scope="module")
 def minutes() -> Trajectories:
     return simulate(num_runs=2, duration_s=120, interval_s=0.1, seed=1)
+
+
+@pytest.fixture
+def short_warm_up(monkeypatch) -> None:
+    """For tests that need no waves."""
+    monkeypatch.setattr(car_following, "_WARM_UP_S", 20.0)
 
 
 def autocorrelation(density: np.ndarray, lag: int) -> float:
@@ -138,7 +144,7 @@ def test_slots_are_assigned_first_free_first() -> None:
     assert assign_slots(entered, stay).tolist() == [0, 1, 0, 2, 0]
 
 
-def test_traffic_depends_on_the_seed_only_not_on_runs_duration_or_interval() -> None:
+def test_traffic_depends_on_the_seed_only_not_on_runs_duration_or_interval(short_warm_up) -> None:
     def record(**changes: float) -> Trajectories:
         return simulate(**{"num_runs": 2, "duration_s": 20, "interval_s": 0.5, "seed": 4, **changes})
 
@@ -163,7 +169,7 @@ def _speeds(trajectories: Trajectories, run: int, step: int) -> dict[int, float]
     return dict(zip(ids.tolist(), speed.tolist(), strict=True))
 
 
-def test_recording_the_whole_road_shows_the_same_traffic() -> None:
+def test_recording_the_whole_road_shows_the_same_traffic(short_warm_up) -> None:
     freeway = Freeway()
     whole = replace(freeway, section_start_m=0, section_m=freeway.road_m)
     part, all_of_it = (simulate(each, duration_s=10, interval_s=1.0) for each in (freeway, whole))
@@ -234,7 +240,7 @@ def test_a_spread_that_is_too_large_is_refused() -> None:
 
 class TestWatch:
     @pytest.fixture(autouse=True)
-    def short_legs(self, monkeypatch) -> None:
+    def short_legs(self, short_warm_up, monkeypatch) -> None:
         monkeypatch.setattr(recording, "_LEG_S", 30.0)
 
     def test_it_starts_with_the_traffic_of_simulate(self) -> None:
