@@ -31,11 +31,11 @@ CHANCE_EXPLAINED = (
 
 ASSUMED = (
     "The fusion centre, its machine and the carriers of reports are trusted, and sensor ids are authenticated. "
-    "A person with several ids has one budget for each of them.",
+    "For a person with several ids the losses of all of them add up.",
     "The reports of all other sensors are the same in both worlds.",
     "Releases leave by the clock, and past releases and public settings alone decide what is spent. A dpfuse centre "
     "does both.",
-    "The design was trained on public or simulated data, and nobody tunes it on live data.",
+    "The design was trained on public or simulated data, and is not tuned on live data.",
 )
 
 UNCOVERED = (
