@@ -66,7 +66,7 @@ def make_design(accounting: str, num_steps: int = STEPS) -> dpfuse.Design:
         spending="adaptive",
         horizon=num_steps,
         expected_stay=num_steps,
-        crowd=float(SENSORS),
+        expected_sensors=float(SENSORS),
         recurrent_filter="guided",
     )
 

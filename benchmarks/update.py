@@ -105,7 +105,7 @@ def make_adaptive_policy() -> Policy:
         spending="adaptive",
         horizon=STEPS,
         expected_stay=STEPS,
-        crowd=PRESENT * SLOTS,
+        expected_sensors=PRESENT * SLOTS,
         recurrent_filter="guided",
     ).policy
     head = policy.networks.spending.head

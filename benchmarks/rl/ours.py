@@ -17,7 +17,7 @@ from benchmarks.rl.clock import Curve
 from benchmarks.rl.problem import STEPS, read_problem, units, validation_episodes
 from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import close_loop
-from dpfuse.training.alternating import collect, make_hear, make_play
+from dpfuse.training.alternating import collect, make_encode, make_play
 from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO
@@ -47,13 +47,13 @@ def make_judge(policy: Policy, episodes, scale: float):
     """The mean squared error of a g on the validation episodes."""
 
     @jax.jit
-    def error(spending, crowd, noise, state):
+    def error(spending, sensors, noise, state):
         networks = eqx.tree_at(lambda n: n.spending, policy.networks, spending)
-        mean = close_loop(Policy(networks, policy.constants, policy.structure), crowd, noise).mean
+        mean = close_loop(Policy(networks, policy.constants, policy.structure), sensors, noise).mean
         return jnp.mean(((mean - state) / policy.constants.state_std) ** 2)
 
     return lambda spending: (
-        scale * float(error(jax.device_get(spending), episodes.crowd, episodes.noise, episodes.state))
+        scale * float(error(jax.device_get(spending), episodes.sensors, episodes.noise, episodes.state))
     )
 
 
@@ -63,7 +63,7 @@ def run(problem, curve: Curve, seed: int) -> None:
     curve.look(policy.networks.spending, 0)
     sampler = Sampler(problem.training, STEPS, BATCH, num_devices=jax.local_device_count(), seed=seed)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
-    hear = make_hear(structure, mesh, num_designs=1)
+    encode = make_encode(structure, mesh, num_designs=1)
     play = make_play(structure, SETTINGS, mesh, num_designs=1)
     keys = jax.random.split(jax.random.key(seed), 1)
     networks, constants = jax.tree.map(lambda leaf: leaf[None], (policy.networks, policy.constants))
@@ -77,7 +77,7 @@ def run(problem, curve: Curve, seed: int) -> None:
     while not curve.is_over:
         number += 1
         agents = narrow(agents, SETTINGS, number)
-        pool = collect(partial(hear, networks, constants), sampler, SETTINGS.num_episodes)
+        pool = collect(partial(encode, networks, constants), sampler, SETTINGS.num_episodes)
         round_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
         agents, train_state = play(networks, constants, agents, train_state, pool, round_keys)
         num_steps = number * SETTINGS.num_iterations * STEPS * pool.state.shape[0] * pool.state.shape[3]

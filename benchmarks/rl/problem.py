@@ -83,8 +83,8 @@ def validation_episodes(problem: Problem) -> Episodes:
             for leaf in (once.encoded, once.present, once.arrived, windows.state)
         )
         count = encoded.shape[1]
-        crowd = SensorFeatures(encoded, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
-        return Episodes(crowd, jax.numpy.concatenate(noise, axis=1), state)
+        sensors = SensorFeatures(encoded, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
+        return Episodes(sensors, jax.numpy.concatenate(noise, axis=1), state)
 
     return jax.block_until_ready(prepare(jax.device_put(windows)))
 

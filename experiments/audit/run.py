@@ -97,7 +97,7 @@ def make_design(guarantee: dpfuse.Guarantee) -> dpfuse.Design:
         spending="constant",
         horizon=NUM_STEPS,
         expected_stay=float(NUM_STEPS),
-        crowd=30.0,
+        expected_sensors=30.0,
     )
 
 

@@ -1,4 +1,4 @@
-"""Importing this makes the spending problem known to Gymnasium, as `dpfuse/Spending-v0`; JAX waits until it is made."""
+"""Importing this registers the spending problem with Gymnasium as `dpfuse/Spending-v0`, without loading JAX."""
 
 from __future__ import annotations
 

@@ -219,7 +219,7 @@ def even_design(problem: optimal.Problem, accounting: str = "total", num_channel
     guarantee = make_guarantee(accounting, adjacency="replace-one", budget=problem.budget, order=problem.order)
     fields = FIELDS | {
         "features": "box", "num_channels": num_channels, "dimension": num_channels, "spending": "constant",
-        "horizon": problem.horizon, "recurrent_filter": "affine", "crowd": float(problem.num_sensors),
+        "horizon": problem.horizon, "recurrent_filter": "affine", "expected_sensors": float(problem.num_sensors),
     }  # fmt: skip
     return Design.untrained(guarantee, measurement_range=(0.0, 1.0), state_mean=0.5, state_std=0.5, **fields)
 

@@ -33,7 +33,7 @@ FIELDS = {
     "spending": "adaptive",
     "horizon": 6,
     "expected_stay": 3.0,
-    "crowd": 4.0,
+    "expected_sensors": 4.0,
     "recurrent_filter": "guided",
     "filter_size": 8,
     "fusion_size": 8,

@@ -182,7 +182,7 @@ class TestSameAsAlgorithm1:
         envs = make_vec(design)
         observed, rewards, weights = play(envs, [even(k) for k in range(HORIZON)])
         episodes = envs._game._episodes
-        result = jax.jit(close_loop)(without_g(design.policy), episodes.crowd, episodes.noise)
+        result = jax.jit(close_loop)(without_g(design.policy), episodes.sensors, episodes.noise)
         np.testing.assert_allclose(weights, result.fusion_weight, rtol=1e-5)
         np.testing.assert_allclose(observed[:-1], result.observed, rtol=1e-4, atol=1e-5)
         errors = np.mean(((result.mean - episodes.state) / design.policy.constants.state_std) ** 2, axis=-1)
@@ -194,7 +194,7 @@ class TestSameAsAlgorithm1:
         envs = make_vec(design, action="departure")
         _, _, weights = play(envs, [np.full((NUM_ENVS, 1), 0.7, np.float32)] * HORIZON)
         episodes = envs._game._episodes
-        result = jax.jit(close_loop)(departing(without_g(design.policy), 0.7), episodes.crowd, episodes.noise)
+        result = jax.jit(close_loop)(departing(without_g(design.policy), 0.7), episodes.sensors, episodes.noise)
         np.testing.assert_allclose(weights, result.fusion_weight, rtol=1e-5)
         assert weights.std() > 0.01
 
@@ -220,7 +220,7 @@ class TestRefusals:
         ("options", "message"),
         [
             ({"design": make_design("individual")}, "design must have a guarantee with total accounting"),
-            ({"design": make_design(spending="constant")}, "and a policy that is not constant"),
+            ({"design": make_design(spending="constant")}, "and spending that is not constant"),
             ({"design": make_design(features="unbounded")}, "design must have a guarantee"),
             (
                 {"recording": busy_data(num_channels=1)},
@@ -238,7 +238,7 @@ class TestRefusals:
 
     def test_steps_out_of_order(self):
         envs = make_vec()
-        with pytest.raises(RuntimeError, match="an episode must have begun"):
+        with pytest.raises(RuntimeError, match="step must come within an episode"):
             envs.step(even(0))
         envs.reset(seed=0)
         with pytest.raises(ValueError, match="actions must be 16, one for each environment, got 15"):

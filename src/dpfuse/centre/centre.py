@@ -22,7 +22,8 @@ from dpfuse._arrays import Integers
 from dpfuse.centre.inbox import Inbox, as_report, is_whole
 from dpfuse.ledger import Entry, Ledger, create_ledger, open_ledger
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, Proposal, as_measurements, join_proposals
+from dpfuse.policy.exact import Carry, ExactStep, Proposal, join_proposals
+from dpfuse.policy.measurements import as_measurements
 from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.noise import Noise

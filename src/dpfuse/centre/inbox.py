@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dpfuse._arrays import Floats32, Integers
-from dpfuse.policy.exact import as_measurements
+from dpfuse.policy.measurements import as_measurements
 
 Block = tuple[Integers, Integers, Floats32]
 

@@ -35,7 +35,7 @@ _FIELDS: dict[str, Any] = {
     "spending": "adaptive",
     "horizon": _NUM_STEPS,
     "expected_stay": 10.0,
-    "crowd": 8.0,
+    "expected_sensors": 8.0,
 }
 # How far weights are moved from where they start.
 _SPREADS = 0.0, 1.0, 30.0

@@ -4,8 +4,9 @@
     n = tanh(W_n x + b_n + r (U_n h + c))      h' = n + u (h - n)
 
 Many units run side by side: in rows for the callers, in columns inside, where a gate is a block of consecutive memory.
-Differentiating the scan automatically stores every gate of every step: on a CPU most of the time then goes into fresh
-memory. The gradient here keeps the hidden states alone and computes the gates again on the way back.
+Automatic differentiation of the scan stores every gate of every step, and on a CPU most of the time then goes into
+fresh memory. The gradient here stores the hidden states alone and computes the gates again on the way back.
+`jax.checkpoint` of the step does the same in the same time; it needs more memory and rounds in another order.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Algorithm 1 over whole recordings: many windows at once, leaving out the slots where nobody is."""
+"""Algorithm 1 over whole recordings: many windows at once, without the slots that are empty throughout."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ from dpfuse.types import Trajectories
 
 
 class PackedWindows(NamedTuple):
-    """Windows of recordings: time first, sensors of all windows as rows one after the other.
+    """Windows of recordings: time first, then the sensors of all windows as rows.
 
     Attributes:
         state: shape (K, windows, n_x).
-        measurements: shape (K, rows, n_y); `present` and `arrived`: shape (K, rows), as in `Reports`.
-        window: which window a row belongs to; rows that pad the shape belong to none.
-        account_share: the share of its budget that the row's first sensor has when the window opens.
+        measurements: shape (K, rows, n_y).
+        present, arrived: as in `Reports`, shape (K, rows); no row has arrived at the first step.
+        window: number of the row's window; a row that pads the shape has a number past the last.
+        account_share: the share of its budget that the row's first sensor has at the first step.
     """
 
     state: Float[AnyArray, "K windows n_x"]
@@ -49,11 +50,10 @@ class PackedWindows(NamedTuple):
 
 
 class SensorFeatures(NamedTuple):
-    """What the sensors have to say, whatever is released.
+    """Filter outputs that do not depend on releases.
 
     Attributes:
-        encoded: the features of each row's own history; for a guided f its memory of that history, from which each
-            step of the loop makes features.
+        encoded: what `RecurrentFilter.over_time` gives: the features or, for a guided filter, what these are made of.
         present, arrived, window, account_share: as in `PackedWindows`; a report that is not finite is not present.
     """
 
@@ -65,12 +65,12 @@ class SensorFeatures(NamedTuple):
 
 
 class Rollout(NamedTuple):
-    """What Algorithm 1 did.
+    """The course of Algorithm 1 over windows.
 
     Attributes:
         mean, std: the estimate, shape (K, windows, n_x).
-        fusion_weight: the fusion weight, shape (K, windows).
-        contributions: what each sensor added, shape (K, rows, d): private.
+        fusion_weight: shape (K, windows).
+        contributions: what each sensor added, shape (K, rows, d). Private.
         observed: what g read, shape (K, windows, inputs).
     """
 
@@ -89,39 +89,38 @@ def rollout(
 ) -> Rollout:
     """Algorithm 1 over every window.
 
-    The memory of the recurrent filter depends on no release, so its pass over time comes first, by itself; then the
-    loop that closes through the releases is only the small networks. Both use the parts of the one step, except that
-    with one budget for all, and an f that is not guided, the features are added up before the loop:
-    g f_1 + g f_2 = g (f_1 + f_2).
+    f's memory depends on no release, so its pass over time comes first. The loop through the releases then has the
+    small networks alone. Both use the parts of the one step, with one exception: in total accounting, with a filter
+    that is not guided, features are added up before the loop, as g f_1 + g f_2 = g (f_1 + f_2).
     """
     return close_loop(policy, encode_sensors(policy, windows), noise, exploration)
 
 
 def encode_sensors(policy: Policy, windows: PackedWindows) -> SensorFeatures:
-    """The pass of the recurrent filter over time."""
+    """Filter outputs of every row and step."""
     stream = jnp.broadcast_to(windows.window, windows.present.shape)
     inputs, present = to_inputs(policy, Reports(windows.measurements, windows.present, windows.arrived, stream))
     encoded = policy.networks.recurrent_filter.over_time(inputs, present, windows.arrived)
     return SensorFeatures(encoded, present, windows.arrived, windows.window, windows.account_share)
 
 
-def sum_by_window(crowd: SensorFeatures, num_windows: int) -> SensorFeatures:
-    """One row for each window, with the sum of its features: all that a loop needs where `Policy.is_summed`."""
-    steps, _, dimension = crowd.encoded.shape
-    total = jnp.zeros((steps, num_windows, dimension)).at[:, crowd.window].add(crowd.encoded, mode="drop")
+def sum_by_window(sensors: SensorFeatures, num_windows: int) -> SensorFeatures:
+    """One row for each window, with the sum of its features: all that the loop needs where `Policy.is_summed`."""
+    steps, _, dimension = sensors.encoded.shape
+    total = jnp.zeros((steps, num_windows, dimension)).at[:, sensors.window].add(sensors.encoded, mode="drop")
     always = jnp.ones((steps, num_windows), bool)
     return SensorFeatures(total, always, ~always, jnp.arange(num_windows), jnp.ones(num_windows))
 
 
 def close_loop(
     policy: Policy,
-    crowd: SensorFeatures,
+    sensors: SensorFeatures,
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Rollout:
     """The loop through the releases; `exploration` as in `choose_weight`."""
     is_summed = policy.is_summed
-    rows = sum_by_window(crowd, noise.shape[1]) if is_summed else crowd
+    rows = sum_by_window(sensors, noise.shape[1]) if is_summed else sensors
 
     def loop_step(
         carry: tuple[PublicCarry, Array], now: tuple[Array, AnyArray, AnyArray, Array, Array]
@@ -149,19 +148,19 @@ def close_loop(
     _, result = jax.lax.scan(loop_step, start, (rows.encoded, rows.present, rows.arrived, noise, steps))
     mean, std, weight, contributions, observed = result
     if is_summed:
-        own_weight = weight.at[:, crowd.window].get(mode="fill", fill_value=0.0)
-        contributions = own_weight[..., None] * crowd.encoded
+        own_weight = weight.at[:, sensors.window].get(mode="fill", fill_value=0.0)
+        contributions = own_weight[..., None] * sensors.encoded
     return Rollout(mean, std, weight, contributions, observed)
 
 
 def draw_noise(structure: Structure, windows: PackedWindows, key: PRNGKeyArray) -> Float[Array, "K windows d"]:
-    """Noise for simulation; none where nothing is promised."""
+    """Noise for simulation; 0 for the non-private floor."""
     shape = (*windows.state.shape[:2], structure.dimension)
     return jax.random.normal(key, shape) if structure.is_private else jnp.zeros(shape)
 
 
 def cut(data: Trajectories, run: Integers, start: Integers, num_steps: int) -> PackedWindows:
-    """The windows of `num_steps` that begin at step `start[i]` of run `run[i]`, slots where nobody is left out."""
+    """The windows of `num_steps` that begin at step `start[i]` of run `run[i]`, without the slots that stay empty."""
     steps = start[:, None] + np.arange(num_steps)
     window, slot = np.nonzero(data.present[run[:, None], steps].any(axis=1))
     at = run[window], steps[window].T, slot
@@ -179,7 +178,7 @@ def cut(data: Trajectories, run: Integers, start: Integers, num_steps: int) -> P
 
 
 def pad_rows(windows: PackedWindows, num_rows: int) -> PackedWindows:
-    """The same windows with rows of nobody up to `num_rows`, so that what was compiled for that shape serves again."""
+    """The same windows with empty rows up to `num_rows`, so that nothing is compiled for another shape."""
     padding = num_rows - len(windows.window)
     return windows._replace(
         measurements=np.pad(windows.measurements, ((0, 0), (0, padding), (0, 0))),

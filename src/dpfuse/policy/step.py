@@ -241,7 +241,7 @@ def estimate(
 ) -> tuple[PublicCarry, Estimate]:
     """The public part: E reads Z_k and g_k, and the budget left is brought up to date (the paper's steps 7 and 8)."""
     structure, constants = policy.structure, policy.constants
-    signal = (weight * structure.crowd)[:, None]
+    signal = (weight * structure.expected_sensors)[:, None]
     # The release scaled to unit size for any weight, and how much of it is signal, in (0, 1).
     scaled = released / jnp.sqrt(1 + signal**2)
     reliability = signal / jnp.sqrt(1 + signal**2)

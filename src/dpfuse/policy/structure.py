@@ -29,7 +29,7 @@ class Structure:
         charge_factor: c in the loss alpha c g^2 / 2 of a release with fusion weight g.
         horizon: number of releases, or None for a stationary design, which has no end and reads no clock.
         expected_stay: steps over which one sensor's budget should last, for individual accounting.
-        crowd: how many sensors contribute at a time, roughly; it only scales what networks read.
+        expected_sensors: how many sensors contribute at a time, roughly; it scales what networks read.
         recurrent_filter: f. `gru`: learned, from the sensor's own history. `guided`: the same, with a last layer that
             follows past releases. `affine`: the measurement itself, mapped from its range to the box.
         estimator: E. `gru`: learned.
@@ -45,7 +45,7 @@ class Structure:
     charge_factor: int
     horizon: int | None
     expected_stay: float
-    crowd: float
+    expected_sensors: float
     recurrent_filter: str = "gru"
     estimator: str = "gru"
     filter_size: int = 16
@@ -57,7 +57,7 @@ class Structure:
                      "estimator_size"):  # fmt: skip
             _check.is_count(name, getattr(self, name))
         _check.is_positive("expected_stay", self.expected_stay)
-        _check.is_positive("crowd", self.crowd)
+        _check.is_positive("expected_sensors", self.expected_sensors)
         _check.is_one_of("features", self.features, (*FEATURE_SETS, "unbounded"))
         if self.horizon is None and self.accounting != "individual":
             raise ValueError("a stationary design must have individual accounting: a total budget comes to an end")

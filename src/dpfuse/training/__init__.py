@@ -1,4 +1,4 @@
-"""From data and a promise to a design."""
+"""From data and a guarantee to a design."""
 
 from dpfuse.training.devices import use_all_cores
 from dpfuse.training.settings import PPO, Architecture, Optimisation

@@ -1,7 +1,7 @@
 """Algorithm 2: f and E together with g fixed, then g by PPO with f and E fixed, until neither improves.
 
 It starts from the classical design: g spends evenly until PPO first moves it. While f and E are trained, g's actions
-are drawn as PPO explores them, so that E has met the weights that it will be asked about.
+are explored as in PPO, so that E learns from the weights that it will meet.
 """
 
 from __future__ import annotations
@@ -29,13 +29,17 @@ from dpfuse.training.settings import PPO
 
 
 def fit(job: pathwise.Job, settings: PPO) -> Fitted:
-    """The best weights of every design; `TrainingDiverged` if a validation error is not finite."""
+    """The best weights of every design.
+
+    Raises:
+        TrainingDiverged: a validation error is not finite.
+    """
     networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
     joint = jax.jit(pathwise.by_chance(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure))
-    hear = make_hear(structure, mesh, len(keys))
+    encode = make_encode(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
     agents = jax.jit(jax.vmap(partial(make_agent, structure, settings=settings)))(networks.spending, key=_fold(keys, 0))
@@ -53,13 +57,13 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
             networks, joint_state, _ = joint(networks, joint_state, constants, sampler.draw(), (step_keys, spread))
             average = mix(average, networks, (number - 1) * per_round + update + 1)
         agents = narrow(agents, settings, number)
-        pool = collect(partial(hear, networks, constants), sampler, settings.num_episodes)
+        pool = collect(partial(encode, networks, constants), sampler, settings.num_episodes)
         round_keys = _fold(keys, number, per_round)
         agents, agent_state = play(networks, constants, agents, agent_state, pool, round_keys)
         networks, average = (
             eqx.tree_at(lambda n: n.spending, weights, agents.spending) for weights in (networks, average)
         )
-        if best.look(number * per_round, average):
+        if best.validate(number * per_round, average):
             break
     return best.fitted()
 
@@ -75,44 +79,44 @@ def _fold(keys: PRNGKeyArray, *numbers: int) -> PRNGKeyArray:
 
 
 def joint_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Array:
-    """The loss with g held: its weights get no gradient, though gradients pass through what it reads."""
+    """The loss with g fixed: its weights have no gradient, while gradients pass through what it reads."""
     fixed = jax.lax.stop_gradient(policy.networks.spending)
     networks = eqx.tree_at(lambda n: n.spending, policy.networks, fixed)
     return pathwise.explored_loss(Policy(networks, policy.constants, policy.structure), windows, randomness)
 
 
-def make_hear(
+def make_encode(
     structure: Structure, mesh: Mesh, num_designs: int
 ) -> Callable[[Networks, Constants, PackedWindows], Pool]:
-    """What the sensors in a batch of windows have to say, for each design; leaves lead with devices and designs."""
+    """A function that gives the episodes of a batch of windows; its arrays lead with devices and designs."""
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
-    def hear(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
+    def encode(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
         policy = Policy(networks, constants, structure)
-        crowd = encode_sensors(policy, windows)
+        sensors = encode_sensors(policy, windows)
         if policy.is_summed:
-            crowd = sum_by_window(crowd, windows.state.shape[1])
-        return Pool(crowd, jnp.asarray(windows.state))
+            sensors = sum_by_window(sensors, windows.state.shape[1])
+        return Pool(sensors, jnp.asarray(windows.state))
 
     def on_device(networks: Networks, constants: Constants, windows: PackedWindows) -> Pool:
-        encoded = over_designs(hear, (0, 0, None), num_designs)(networks, constants, _first(windows))
+        encoded = over_designs(encode, (0, 0, None), num_designs)(networks, constants, _first(windows))
         return cast(Pool, jax.tree.map(lambda leaf: leaf[None], encoded))
 
     in_specs = everywhere, everywhere, batch
     return jax.jit(jax.shard_map(on_device, mesh=mesh, in_specs=in_specs, out_specs=batch, check_vma=False))
 
 
-def collect(hear: Callable[[PackedWindows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
-    """Episodes from fresh windows, at least so many."""
-    parts = [hear(sampler.draw())]
+def collect(encode: Callable[[PackedWindows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
+    """At least so many episodes, from fresh windows."""
+    parts = [encode(sampler.draw())]
     per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
-    parts += [hear(sampler.draw()) for _ in range(-(-num_episodes // per_draw) - 1)]
+    parts += [encode(sampler.draw()) for _ in range(-(-num_episodes // per_draw) - 1)]
     pool: Pool = _join(parts)
     return pool
 
 
 def make_play(structure: Structure, settings: PPO, mesh: Mesh, num_designs: int) -> Callable[..., tuple[Agent, Any]]:
-    """PPO of all designs: the iterations of one round, the episodes shared out over the devices."""
+    """A function that runs one round of PPO for all designs, each device with its share of the episodes."""
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
     def play(
@@ -138,21 +142,21 @@ def make_play(structure: Structure, settings: PPO, mesh: Mesh, num_designs: int)
 
 @jax.jit
 def _join(parts: list[Pool]) -> Pool:
-    """The windows of all parts one after the other; leaves have leading axes for devices and designs."""
+    """The windows of all parts one after the other; arrays lead with devices and designs."""
     num_windows = [part.state.shape[3] for part in parts]
     total, offsets = sum(num_windows), np.cumsum([0, *num_windows[:-1]])
     window = [
-        jnp.where(part.crowd.window < count, part.crowd.window + offset, total)
+        jnp.where(part.sensors.window < count, part.sensors.window + offset, total)
         for part, count, offset in zip(parts, num_windows, offsets, strict=True)
     ]
-    crowd = SensorFeatures(
-        encoded=jnp.concatenate([part.crowd.encoded for part in parts], axis=3),
-        present=jnp.concatenate([part.crowd.present for part in parts], axis=3),
-        arrived=jnp.concatenate([part.crowd.arrived for part in parts], axis=3),
+    sensors = SensorFeatures(
+        encoded=jnp.concatenate([part.sensors.encoded for part in parts], axis=3),
+        present=jnp.concatenate([part.sensors.present for part in parts], axis=3),
+        arrived=jnp.concatenate([part.sensors.arrived for part in parts], axis=3),
         window=jnp.concatenate(window, axis=2),
-        account_share=jnp.concatenate([part.crowd.account_share for part in parts], axis=2),
+        account_share=jnp.concatenate([part.sensors.account_share for part in parts], axis=2),
     )
-    return Pool(crowd, jnp.concatenate([part.state for part in parts], axis=3))
+    return Pool(sensors, jnp.concatenate([part.state for part in parts], axis=3))
 
 
 def _first(tree: Any) -> Any:

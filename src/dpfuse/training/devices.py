@@ -1,4 +1,4 @@
-"""Both halves of a batch at once: on a CPU, XLA runs these small networks on one core."""
+"""Use every CPU core as a JAX device: XLA runs networks as small as these on one core."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import jax
 
 
 def use_all_cores() -> int:
-    """Let every core be a device that takes its share of each training batch; the number of devices.
+    """Let every core be a device that takes its share of each training batch; returns the number of devices.
 
-    Call it once, before anything else uses JAX; afterwards it changes nothing. With a GPU it is of no use and does no
-    harm.
+    Call it before anything else uses JAX; later calls change nothing. With a GPU it has no effect.
     """
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     try:

@@ -16,17 +16,17 @@ from dpfuse.errors import TrainingDiverged
 from dpfuse.policy.policy import Networks
 from dpfuse.training.settings import Optimisation
 
-# Told the number of updates made and the validation errors now and at their best, as in `Fitted`.
+# Called with the number of updates made, and the validation errors now and at their best, as in `Fitted`.
 Watch = Callable[[int, Floats, Floats], None]
 
 
 class Fitted(NamedTuple):
-    """The best weights on validation, with a leading axis for the designs, and their validation errors.
+    """The best weights on validation.
 
     Attributes:
-        networks: weights.
-        best: the validation errors of those weights, in standard units, shape (designs, n_x).
-        history: validation errors of every look, shape (looks, designs, n_x).
+        networks: weights, with a leading axis for the designs.
+        best: their validation errors in standard units, shape (designs, n_x).
+        history: the validation errors of every validation, shape (validations, designs, n_x).
     """
 
     networks: Networks
@@ -38,24 +38,25 @@ class Best:
     """Keeps the best weights of each design.
 
     Args:
-        validate: validation errors of weights, shape (designs, n_x).
-        optimisation: its `patience` is the looks without improvement of any design after which `look` says to stop.
+        validate: gives the validation errors of weights, shape (designs, n_x).
+        optimisation: training stops after `patience` validations in which no design improved.
+        watch: is called at every validation.
     """
 
     def __init__(self, validate: Callable[[Networks], Array], optimisation: Optimisation, watch: Watch) -> None:
-        self._validate, self._optimisation, self._watch = validate, optimisation, watch
+        self._errors_of, self._optimisation, self._watch = validate, optimisation, watch
         self._networks: Networks | None = None
         self._best: Floats | None = None
         self._history: list[Floats] = []
-        self._looks_since = 0
+        self._num_since = 0
 
-    def look(self, number: int, networks: Networks, *, is_sound: bool = True) -> bool:
-        """Whether to stop, after a look at the weights that `number` updates have made; not sound: none of them could.
+    def validate(self, number: int, networks: Networks, *, is_sound: bool = True) -> bool:
+        """Validate the weights that `number` updates have made; returns whether to stop.
 
         Raises:
-            TrainingDiverged: if a validation error is not finite, or the updates were not sound.
+            TrainingDiverged: a validation error is not finite, or `is_sound` is False: no update had a finite gradient.
         """
-        errors = np.asarray(self._validate(networks), np.float64)
+        errors = np.asarray(self._errors_of(networks), np.float64)
         if not (is_sound and np.isfinite(errors).all()):
             raise TrainingDiverged(
                 f"the validation error or the gradient is not finite after {number} updates; lower learning_rate "
@@ -68,12 +69,12 @@ class Best:
         kept = networks if self._networks is None else self._networks
         self._networks = jax.tree.map(partial(_choose, is_better), networks, kept)
         self._watch(number, errors, self._best)
-        self._looks_since = 0 if is_better.any() else self._looks_since + 1
-        return self._looks_since >= self._optimisation.patience
+        self._num_since = 0 if is_better.any() else self._num_since + 1
+        return self._num_since >= self._optimisation.patience
 
     def fitted(self) -> Fitted:
-        """What was best in all looks."""
-        assert self._networks is not None and self._best is not None  # training ends with a look
+        """The best weights of all validations."""
+        assert self._networks is not None and self._best is not None  # training ends with a validation
         return Fitted(self._networks, self._best, np.stack(self._history))
 
 

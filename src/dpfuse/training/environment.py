@@ -1,12 +1,12 @@
 """The spending problem as Gymnasium environments: a step is a release, the action is what to spend on it.
 
-The recurrent filter f and the estimator E are those of a finished design, and its g is left aside: whoever acts takes
-its place. An episode is a window of a recording, from the first release to the last. What is observed is what g reads
-(`observe`), all of it public. The reward is minus the squared error in standard units, averaged over the coordinates of
-the state: it depends on the true state, so an environment is for training, on data that is public or simulated.
+The recurrent filter f and the estimator E are those of a finished design; the agent takes the place of its g. One
+episode is a window of a recording, from the first release to the last. The observation is what g reads (`observe`), and
+public. The reward is minus the squared error in standard units, averaged over the coordinates of the state. It depends
+on the true state, so an environment is for training on data that is public or simulated.
 
-With f fixed, its pass over the sensors' histories is made when an episode begins. Unless f is guided, only the sum of
-its features matters then, and a step is the public part of Algorithm 1 alone. Environments made together are in the
+f is fixed, so its pass over the sensors' histories is made when an episode begins. Unless f is guided, only the sum of
+the features matters then, and a step is the public part of Algorithm 1. Environments made together are always in the
 same step of their episodes.
 """
 
@@ -50,18 +50,18 @@ ActionKind = Literal["share", "departure"]
 
 
 class Episodes(NamedTuple):
-    """What episodes side by side will meet, whatever is done: sensors, release noise and true states."""
+    """What does not depend on actions in episodes side by side: sensors, release noise and true states."""
 
-    crowd: SensorFeatures
+    sensors: SensorFeatures
     noise: Float[Array, "K envs d"]
     state: Float[Array, "K envs n_x"]
 
 
 class Outcome(NamedTuple):
-    """What one step brought.
+    """The result of one step.
 
     Attributes:
-        observed: what g would read next.
+        observed: the next observation.
         reward: minus the squared error.
         fusion_weight: of the release.
         budget_left: as a share of the whole.
@@ -77,15 +77,15 @@ class Outcome(NamedTuple):
 def advance(
     policy: Policy, public: PublicCarry, episodes: Episodes, action: Float[Array, " envs"], kind: ActionKind = "share"
 ) -> tuple[PublicCarry, Outcome]:
-    """One release of every episode; `action` as in `SpendingVectorEnv`, within its bounds."""
+    """One release of every episode; `action` is as in `SpendingVectorEnv` and within its bounds."""
     now = public.step_index
     share = action if kind == "share" else share_of_rest(policy, public, action)
     weight = weight_for(policy, public, share)
-    crowd, recurrent_filter = episodes.crowd, policy.networks.recurrent_filter
+    sensors, recurrent_filter = episodes.sensors, policy.networks.recurrent_filter
     readout = recurrent_filter.make_readout(public.estimator_hidden)
-    features = read_features(recurrent_filter, crowd.encoded[now], crowd.present[now], readout, crowd.window)
-    _, contributions = scale_contributions(policy, jnp.asarray(crowd.account_share), features, crowd.window, weight)
-    released = release(contributions, crowd.window, episodes.noise[now])
+    features = read_features(recurrent_filter, sensors.encoded[now], sensors.present[now], readout, sensors.window)
+    _, contributions = scale_contributions(policy, jnp.asarray(sensors.account_share), features, sensors.window, weight)
+    released = release(contributions, sensors.window, episodes.noise[now])
     public, (mean, _) = estimate(policy, public, weight, released)
     error = (mean - episodes.state[now]) / policy.constants.state_std[None]
     left = public.budget_left / usable_budget(policy)
@@ -93,14 +93,7 @@ def advance(
 
 
 class Game:
-    """Episodes of a design over a recording, drawn at random and played side by side.
-
-    Args:
-        design: its f and E are used.
-        recording: where windows are drawn from; at least as long as the design's horizon.
-        num_envs: episodes side by side.
-        kind: what an action means, see `SpendingVectorEnv`.
-    """
+    """Episodes of a design over a recording, drawn at random and played side by side; arguments as below."""
 
     def __init__(self, design: Design, recording: Trajectories, num_envs: int, kind: ActionKind) -> None:
         _check.is_one_of("action", kind, ("share", "departure"))
@@ -118,24 +111,26 @@ class Game:
         return self._steps_left == 0
 
     def begin(self, rng: np.random.Generator) -> Floats32:
-        """Draw new windows and noise; what is observed before the first release."""
+        """Draw new windows and noise; returns the observations before the first release."""
         windows = jax.tree.map(lambda leaf: leaf[0], self._sampler.draw(rng))
         shape = (self._horizon, self._num_envs, self._policy.structure.dimension)
         noise = rng.standard_normal(shape, np.float32)
-        self._episodes = Episodes(_hear(self._policy, windows), jnp.asarray(noise), jnp.asarray(windows.state))
+        self._episodes = Episodes(_encode(self._policy, windows), jnp.asarray(noise), jnp.asarray(windows.state))
         self._public, observed = _start(self._policy, self._num_envs)
         self._steps_left = self._horizon
         return np.array(observed)
 
     def step(self, actions: ArrayLike) -> Outcome:
-        """One release of every episode, as NumPy arrays of the caller's own."""
+        """One release of every episode; the caller may change the arrays, which are of NumPy."""
         if self.is_over:
-            raise RuntimeError("an episode must have begun and not be over; call reset() first")
+            raise RuntimeError(
+                "step must come within an episode, and none has begun or the last one is over; call reset()"
+            )
         values = np.asarray(actions, np.float32)
         if values.size != self._num_envs:
             raise ValueError(f"actions must be {self._num_envs}, one for each environment, got {values.size}")
         if not np.isfinite(values).all():
-            raise ValueError("actions must be finite, got NaN or infinity; look for a policy that has diverged")
+            raise ValueError("actions must be finite, got NaN or infinity; check whether your agent has diverged")
         clipped = np.clip(values.reshape(self._num_envs), self._low, self._high)
         self._public, outcome = advance(self._policy, self._public, self._episodes, clipped, self._kind)
         self._steps_left -= 1
@@ -150,11 +145,11 @@ class SpendingVectorEnv(VectorEnv[Floats32, Floats32, NDArray[Any]]):
 
     Args:
         num_envs: episodes side by side.
-        design: with total accounting and a policy that is not constant; its f and E are used, its g is not.
-        recording: where windows are drawn from.
-        action: what an action means. `share`: the share of the budget left, in [0, 1]. `departure`: how far to depart
-            from even spending, in log-odds of that share, 0 for the share 1 / (steps left); the last release then
-            takes all that is left. Finite values outside are clipped, others are refused.
+        design: with total accounting and spending that is not constant; its f and E are used, its g is not.
+        recording: where windows are drawn from; its runs are at least as long as the design's horizon.
+        action: what an action means. `share`: the share of the budget left, in [0, 1]. `departure`: the departure from
+            even spending in log-odds of that share, 0 for the share 1 / (steps left); the last release then takes all
+            that is left. Finite values outside the bounds are clipped, others are refused.
         autoreset_mode: Gymnasium's: a new episode begins with the step after the last one, or with the last one.
     """
 
@@ -197,12 +192,12 @@ class SpendingVectorEnv(VectorEnv[Floats32, Floats32, NDArray[Any]]):
         return observed, np.asarray(outcome.reward, np.float64), none | is_over, none, info
 
     def _masked(self, info: dict[str, Any]) -> dict[str, Any]:
-        """Gymnasium's way to say that every environment has an entry."""
+        """The info with Gymnasium's masks, which mark that every environment has an entry."""
         return info | {f"_{name}": np.ones(self.num_envs, bool) for name in info}
 
 
 class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
-    """A single episode at a time, for what cannot use many; arguments as for `SpendingVectorEnv`."""
+    """One episode at a time; arguments as for `SpendingVectorEnv`."""
 
     def __init__(self, design: Design, recording: Trajectories, action: ActionKind = "share") -> None:
         self._game = Game(design, recording, 1, action)
@@ -221,9 +216,9 @@ class SpendingEnv(gymnasium.Env[NDArray[Any], NDArray[Any]]):
 
 
 @jax.jit
-def _hear(policy: Policy, windows: PackedWindows) -> SensorFeatures:
-    crowd = encode_sensors(policy, windows)
-    return sum_by_window(crowd, windows.state.shape[1]) if policy.is_summed else crowd
+def _encode(policy: Policy, windows: PackedWindows) -> SensorFeatures:
+    sensors = encode_sensors(policy, windows)
+    return sum_by_window(sensors, windows.state.shape[1]) if policy.is_summed else sensors
 
 
 @partial(jax.jit, static_argnums=1)
@@ -237,12 +232,12 @@ def _info(outcome: Outcome) -> dict[str, Any]:
 
 
 def _check_design(design: Design, recording: Trajectories) -> int:
-    """The horizon, if the design and the recording make a spending problem."""
+    """The horizon of the design, if it and the recording make a spending problem."""
     structure = design.structure
     if not structure.is_private or structure.accounting != "total" or structure.spending == "constant":
         raise ValueError(
-            "design must have a guarantee with total accounting and a policy that is not constant: individual accounts "
-            "leave no budget that an action could be a share of, and a constant design reads no clock"
+            "design must have a guarantee with total accounting and spending that is not constant: with individual "
+            "accounts an action has no budget to be a share of, and a constant design reads no clock"
         )
     assert structure.horizon is not None  # total accounting has an end
     given = recording.state.shape[-1], recording.measurements.shape[-1]
@@ -257,7 +252,7 @@ def _check_design(design: Design, recording: Trajectories) -> int:
 
 
 def _observation_space(structure: Structure) -> gymnasium.spaces.Box:
-    """Bounds of what `observe` gives: release, reliability, the estimate with its spread, clock and budget left."""
+    """Bounds of what `observe` gives: release, reliability, estimate with its deviation, step and budget left."""
     any_number, positive, share = (-np.inf, np.inf), (0.0, np.inf), (0.0, 1.0)
     each = [any_number] * structure.dimension + [share]
     each += [any_number] * structure.num_states + [positive] * structure.num_states + [share] * 2

@@ -1,8 +1,8 @@
 """Pathwise training: f, g and E together, by gradients through the whole closed loop.
 
-The release Z = g f + N is differentiable in f and g with the noise N held, so the squared error summed over the horizon
-is minimised directly by back-propagation through time. Several designs, one for each budget and seed, train at once on
-the same windows with noise of their own.
+With the noise N fixed, the release Z = g f + N is differentiable in f and g, so back-propagation through time minimises
+the squared error summed over the horizon directly. Several designs, one for each budget and seed, train at once on the
+same windows, each with noise of its own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dpfuse.training.settings import Optimisation
 
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
-# Through hundreds of steps a gradient can overflow once in a while; so many in a row are more than bad luck.
+# Through hundreds of steps a gradient overflows now and then; so many in a row mean that training has diverged.
 _MOST_OVERFLOWS = 10
 
 Update = Callable[[Networks, optax.OptState, Constants, PackedWindows, Any], tuple[Networks, optax.OptState, Array]]
@@ -39,7 +39,7 @@ def standard_errors(
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> tuple[Array, Array]:
-    """Squared errors and claimed standard deviations in standard units, each of shape (K, windows, n_x)."""
+    """Squared errors and estimated standard deviations in standard units, each of shape (K, windows, n_x)."""
     result = rollout(policy, windows, noise, exploration)
     std = policy.constants.state_std
     return ((result.mean - windows.state) / std) ** 2, result.std / std
@@ -51,25 +51,28 @@ def loss(
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Float[Array, ""]:
-    """The mean squared error, and for the claimed standard deviation its likelihood given the mean."""
+    """The mean squared error plus, for the estimated standard deviation, its negative log-likelihood given the mean."""
     squared, std = standard_errors(policy, windows, noise, exploration)
     likelihood = jnp.log(std) + 0.5 * jax.lax.stop_gradient(squared) / std**2
     return jnp.mean(squared) + jnp.mean(likelihood)
 
 
 def explored_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Float[Array, ""]:
-    """The loss, with noise and exploration handed over as one."""
+    """The loss, with noise and exploration as one argument."""
     return loss(policy, windows, *randomness)
 
 
 class Job(NamedTuple):
-    """Designs to train side by side, and what with.
+    """Designs to train side by side, and all that training needs.
 
     Attributes:
         networks, constants: with a leading axis for the designs.
-        validation: windows to choose the best weights by.
-        keys: of each design's noise.
-        watch: told how it goes.
+        structure: of all designs.
+        sampler: draws training windows.
+        validation: windows on which the best weights are chosen.
+        optimisation: settings.
+        keys: one for the noise of each design.
+        watch: is called at every validation.
     """
 
     networks: Networks
@@ -86,7 +89,7 @@ def fit(job: Job) -> Fitted:
     """The best weights of every design.
 
     Raises:
-        TrainingDiverged: if a validation error is not finite.
+        TrainingDiverged: a validation error is not finite.
     """
     networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     optimiser = make_optimiser(optimisation)
@@ -94,7 +97,7 @@ def fit(job: Job) -> Fitted:
     update = jax.jit(by_chance(make_update(optimiser, structure, mesh, explored_loss), structure))
     validate = make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
-    # Where the update leaves them: else its second call would compile it anew.
+    # Placed where the update returns them; otherwise its second call would compile it again.
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     networks, constants, train_state, keys = jax.device_put((networks, constants, train_state, keys), everywhere)
     average, mix = networks, make_average(optimisation)
@@ -105,13 +108,13 @@ def fit(job: Job) -> Fitted:
         networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), (step_keys, spread))
         average = mix(average, networks, number)
         is_due = number % optimisation.validate_every == 0 or number == optimisation.num_updates
-        if is_due and best.look(number, average, is_sound=bool((train_state.total_notfinite < number).all())):
+        if is_due and best.validate(number, average, is_sound=bool((train_state.total_notfinite < number).all())):
             break
     return best.fitted()
 
 
 def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, int], Networks]:
-    """A running average of the weights, over the last 1 / (1 - decay) updates or all there have been."""
+    """A function that gives the running average of the weights over the last 1 / (1 - decay) updates."""
     usual = max(0.0, 1 - 20 / optimisation.num_updates)
     decay = usual if optimisation.decay is None else optimisation.decay
 
@@ -137,11 +140,10 @@ def make_update(
     mesh: Mesh,
     objective: Callable[[Policy, PackedWindows, Any], Array],
 ) -> Update:
-    """One gradient step of all designs, the batch shared out over the devices of the mesh.
+    """A function for one gradient step of all designs, each device of the mesh with its share of the batch.
 
-    The update takes and gives networks and optimiser states with a leading axis for the designs; windows have a leading
-    axis for the devices, the noise one for the devices and one for the designs. It also gives each design's loss, which
-    `objective` tells from policy, windows and noise.
+    Networks and optimiser states lead with the designs, windows lead with the devices, and the noise with the devices
+    and then the designs. The third result is each design's loss, `objective` of policy, windows and noise.
     """
     batch, everywhere = PartitionSpec("batch"), PartitionSpec()  # type: ignore[no-untyped-call]  # JAX's own
 
@@ -173,7 +175,7 @@ def make_update(
 
 
 def by_chance(update: Update, structure: Structure) -> Update:
-    """The update, given a key and a spread for each design instead of noise and exploration."""
+    """The update with a key and a spread for each design in place of noise and exploration."""
 
     def draw(key: PRNGKeyArray, spread: Array, windows: PackedWindows) -> tuple[Array, Array]:
         def on_device(windows: PackedWindows, key: PRNGKeyArray) -> tuple[Array, Array]:
@@ -197,7 +199,7 @@ def by_chance(update: Update, structure: Structure) -> Update:
 
 
 def exploration_at(optimisation: Optimisation, structure: Structure, number: int) -> float:
-    """The spread of the explored log-odds at that update; it falls to nothing, and even spending has none."""
+    """The standard deviation of the explored log-odds at that update; it falls to 0, and is 0 for even spending."""
     is_fixed = structure.spending == "constant" or not structure.is_private
     return 0.0 if is_fixed else optimisation.exploration * (1 - number / optimisation.num_updates)
 
@@ -222,12 +224,12 @@ def make_validate(
         errors: Array = over_designs(mean_error, (0, 0, None), num_designs)(networks, constants, windows)
         return errors
 
-    # The windows are an argument: XLA would spend seconds on folding constants of their size.
+    # The windows are an argument: as constants, XLA would spend seconds on folding them.
     return lambda networks, constants: validate(networks, constants, windows)
 
 
 def over_designs(function: Callable[..., Any], in_axes: tuple[int | None, ...], num_designs: int) -> Callable[..., Any]:
-    """`jax.vmap` over the designs; a single one is spared the extra axis, which would slow its matrix products."""
+    """`jax.vmap` over the designs; for a single design without the extra axis, which slows matrix products."""
     if num_designs > 1:
         return jax.vmap(function, in_axes=in_axes)
 

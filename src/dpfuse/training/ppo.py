@@ -1,18 +1,18 @@
 """Proximal policy optimisation of the fusion weight g, with f and E fixed.
 
 The paper's section on PPO, for a cost. The action is the departure from even spending, in log-odds of the share of the
-budget left, drawn from a Gaussian around what g says, with a spread of its own to learn. J is a recurrent cost-to-go.
-With the ratio r of the action's new and old probabilities and its advantage G,
+budget left. It is drawn from a Gaussian around g's departure, with a learned standard deviation. J is a recurrent
+cost-to-go. With the ratio r of the action's new and old probabilities and its advantage G,
 
     minimise    E[ max(r G, clip(r, 1 - eps, 1 + eps) G) ]:
 
-G is of a cost, so the safe side is the larger one. With f fixed, its pass over the sensors' histories is made once
-(`listen`). Unless f is guided, with total accounting only the sum of the features over the sensors matters then
+G is of a cost, so the larger product is the safe one. f is fixed, so its pass over the sensors' histories is made once
+(`encode_sensors`). In total accounting, unless f is guided, only the sum of the features matters then
 (`sum_by_window`), and an episode is a loop over the small networks alone.
 
-An action's cost is counted from what the same window with the same release noise costs when nothing is explored. That
-difference has the same gradient on average, as neither windows nor noise depend on the action, and far less variance.
-Advantages can be generalised (Schulman et al. 2016); counted like that, they do best looking all the way ahead.
+From an action's cost we subtract what the same window with the same release noise costs without exploration. The
+difference has the same mean gradient, as neither windows nor noise depend on the action, and far less variance.
+Advantages can be generalised (Schulman et al. 2016); with this difference they do best with lambda = 1.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ class Agent(eqx.Module):
 
 
 class Pool(NamedTuple):
-    """Episodes to play: what the sensors have to say and the true states, in one device's share of windows."""
+    """Episodes to play, one device's share: filter outputs and true states."""
 
-    crowd: SensorFeatures
+    sensors: SensorFeatures
     state: Float[Array, "K windows n_x"]
 
 
 class Experience(NamedTuple):
-    """What was played: what g read, actions with their means and spread, advantages and costs from each step on."""
+    """Episodes that were played: what g read, actions with mean and spread, advantages, and costs from each step on."""
 
     observed: Float[Array, "K windows inputs"]
     action: Float[Array, "K windows"]
@@ -92,7 +92,7 @@ def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
 
 
 def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
-    """The agents in round `number`: the bound on their spread falls geometrically from the first round to the last."""
+    """The agents in round `number`: the bound on their spread falls geometrically over the rounds."""
     share = min(1.0, number / settings.num_rounds)
     ceiling = settings.spread * (settings.final_spread / settings.spread) ** share
     log_spread = jnp.minimum(agents.log_spread, float(np.log(ceiling)))
@@ -102,7 +102,7 @@ def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
 def improve(
     policy: Policy, agent: Agent, train_state: optax.OptState, pool: Pool, settings: PPO, key: PRNGKeyArray
 ) -> tuple[Agent, optax.OptState]:
-    """One round of playing every episode of the pool and learning from it; run on every device of the axis "batch"."""
+    """Play every episode of the pool once and learn from it; runs on every device of the axis "batch"."""
     experience = play(policy, agent, pool, settings, key)
     optimiser = make_agent_optimiser(settings)
 
@@ -118,21 +118,21 @@ def improve(
 
 
 def play(policy: Policy, agent: Agent, pool: Pool, settings: PPO, key: PRNGKeyArray) -> Experience:
-    """Every episode once, with the actions that were explored and what became of them."""
+    """Every episode played once with explored actions."""
     networks = eqx.tree_at(lambda n: n.spending, policy.networks, agent.spending)
     policy = Policy(networks, policy.constants, policy.structure)
     shape = pool.state.shape[:2]
     noise_key, exploration_key = jax.random.split(key)
     noise = jax.random.normal(noise_key, (*shape, policy.structure.dimension))
     exploration = jnp.exp(agent.log_spread) * jax.random.normal(exploration_key, shape)
-    explored = close_loop(policy, pool.crowd, noise, exploration)
+    explored = close_loop(policy, pool.sensors, noise, exploration)
 
     def cost(mean: Array) -> Array:
         return jnp.mean(((mean - pool.state) / policy.constants.state_std) ** 2, axis=-1)
 
     costs = cost(explored.mean)
     if settings.paired:
-        costs = costs - cost(close_loop(policy, pool.crowd, noise).mean)
+        costs = costs - cost(close_loop(policy, pool.sensors, noise).mean)
     expected = agent.cost_to_go(explored.observed)
     advantage = advantages(costs, expected, settings.gae)
     mean = agent.spending.over_time(explored.observed)
@@ -142,7 +142,7 @@ def play(policy: Policy, agent: Agent, pool: Pool, settings: PPO, key: PRNGKeyAr
 def advantages(
     cost: Float[Array, "K windows"], expected: Float[Array, "K windows"], gae: float
 ) -> Float[Array, "K windows"]:
-    """Generalised advantages: how much more each action cost than the cost-to-go had it, looking ahead with `gae`."""
+    """Generalised advantages: how much more each action cost than the cost-to-go expected, with lambda = `gae`."""
     after = jnp.concatenate([expected[1:], jnp.zeros_like(expected[:1])])
     surprise = cost + after - expected
 
@@ -155,7 +155,7 @@ def advantages(
 
 
 def surrogate(agent: Agent, experience: Experience, settings: PPO) -> Float[Array, ""]:
-    """What a gradient step makes smaller: the clipped cost of the actions, and the squared error of the cost-to-go."""
+    """The loss of a gradient step: the clipped cost of the actions plus the squared error of the cost-to-go."""
     mean = agent.spending.over_time(experience.observed)
     log_ratio = _log_likelihood(experience.action, mean, agent.log_spread) - _log_likelihood(
         experience.action, experience.mean, experience.log_spread
@@ -170,7 +170,7 @@ def surrogate(agent: Agent, experience: Experience, settings: PPO) -> Float[Arra
 
 
 def clipped_cost(ratio: Array, advantage: Array, clip: float) -> Array:
-    """What an action costs, without a reward for going far: the larger of the plain and the clipped product."""
+    """The larger of the plain and the clipped product: nothing is gained by moving r beyond the clip."""
     return jnp.maximum(ratio * advantage, jnp.clip(ratio, 1 - clip, 1 + clip) * advantage)
 
 

@@ -1,4 +1,4 @@
-"""A progress bar that shows the validation error, on stderr."""
+"""A progress bar with the validation error, on stderr."""
 
 from __future__ import annotations
 

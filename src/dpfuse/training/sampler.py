@@ -1,4 +1,4 @@
-"""Random windows of recordings, cut for the devices that share a gradient step."""
+"""Random windows of recordings, in shares for the devices that compute a gradient step together."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dpfuse.policy.rollout import PackedWindows, cut, pad_rows
 from dpfuse.types import Trajectories
 
 _ROW_STEP = 64
-# Batches looked at to learn how many rows one has, standard deviations to spare, and growth if one has more after all:
-# each new size compiles the update anew.
+# The number of rows is set from the first batches, with a margin in standard deviations, and grows if a batch has more.
+# Each new size compiles the update again.
 _LOOKS = 16
 _MARGIN = 4.0
 _GROWTH = 1.1
 
 
 class Sampler:
-    """Draws batches of windows at random starts, always in the same shape.
-
-    Rows of sensors are packed, so their number differs from batch to batch; each batch is padded to a common size,
-    which grows in coarse steps, each of which compiles anew, if a batch ever has more.
+    """Draws batches of windows at random starts, padded to one shape.
 
     Args:
-        num_devices: devices that may share a batch; as many are used as divide it evenly, so that a batch is the same
-            number of windows everywhere.
-        partly_spent: whether sensors that are there at the start have part of their budget left, every part as
-            likely, as in a stream that has been running; else all of it.
+        data: recordings.
+        window: steps of a window.
+        batch_size: windows of a batch.
+        num_devices: devices that may share a batch; as many are used as divide it evenly.
+        partly_spent: whether the sensors at a window's first step have a random part of their budget left, uniformly,
+            as in a stream that has run before; otherwise all of it.
+        seed: of the starts.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sampler:
         self._num_rows = _round_up(float(np.mean(rows) + _MARGIN * np.std(rows)))
 
     def draw(self, rng: np.random.Generator | None = None) -> PackedWindows:
-        """A batch, with a leading axis for the shards, by the sampler's own chance or another one."""
+        """A batch, with a leading axis for the shards, drawn by the sampler's own generator or another."""
         rng = self._rng if rng is None else rng
         shards = self._cut(rng)
         largest = max(len(shard.window) for shard in shards)
@@ -77,11 +77,11 @@ def spaced_windows(data: Trajectories, window: int, count: int, *, partly_spent:
 
 
 def spend_partly(windows: PackedWindows, rng: np.random.Generator) -> PackedWindows:
-    """The same windows; sensors that are there at the start have part of their budget left, every part as likely."""
+    """The same windows, the sensors at their first steps with a random part of their budget left, uniformly."""
     share = rng.uniform(size=windows.account_share.shape).astype(np.float32)
     return windows._replace(account_share=share)
 
 
 def stack(shards: list[PackedWindows]) -> PackedWindows:
-    """Equal shapes side by side, along a new first axis."""
+    """The shards, of equal shapes, along a new first axis."""
     return PackedWindows(*(np.stack(leaves) for leaves in zip(*shards, strict=True)))

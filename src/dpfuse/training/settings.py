@@ -1,4 +1,4 @@
-"""What a user may choose about a design and about its training; the defaults are meant to be left alone."""
+"""Settings of a design and of its training. The defaults serve most problems."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class Optimisation:
 
     Attributes:
         num_updates: gradient steps at most.
-        decay: of the running average of the weights, which is what is validated and kept; 0 for none. By default it
-            reaches over a twentieth of all updates.
-        exploration: standard deviation of the random log-odds that move g's choices while it is trained pathwise; it
-            falls to nothing. E then meets more weights than g would show it, and fits the data at hand less closely.
+        decay: of the running average of the weights, which is validated and kept; 0 for none. By default the average is
+            over a twentieth of all updates.
+        exploration: standard deviation of the random log-odds that are added to g's departures in pathwise training;
+            it falls to 0. E then learns from more weights than g chooses, and overfits less.
         batch_size: windows in a gradient step.
-        learning_rate: the largest one; it warms up and then falls along a cosine.
+        learning_rate: the largest one; it rises at first and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
             shorter than the horizon is for constant and stationary designs, which read no clock.
-        validate_every: updates between two looks at the validation data. If these are few and calm, weights that have
-            hardly been trained may look best by chance: then look seldom.
-        patience: looks without improvement after which training stops; the best weights are kept.
-        validation_windows: how many windows a look takes, evenly spaced.
-        validation_draws: how many times the noise of a look is drawn, the same each time.
+        validate_every: updates between two validations. With little validation data, weights of the first updates may
+            be best by chance: then validate less often.
+        patience: validations without improvement after which training stops; the best weights are kept.
+        validation_windows: how many windows a validation takes, evenly spaced.
+        validation_draws: how many draws of noise a validation takes, the same every time.
     """
 
     num_updates: int = 2000
@@ -88,19 +88,19 @@ class Optimisation:
 
 @dataclass(frozen=True, kw_only=True)
 class PPO:
-    """How Algorithm 2 finds the fusion weight g, for `method="ppo"`; f and E follow `Optimisation`.
+    """How Algorithm 2 finds the spending rule g, for `method="ppo"`; f and E follow `Optimisation`.
 
     Attributes:
-        num_rounds: how often the two halves alternate at most; `Optimisation.num_updates` are shared out over them.
+        num_rounds: rounds at most; each trains f and E, then g. `Optimisation.num_updates` are divided among them.
         num_iterations: how often a round plays its episodes.
         num_episodes: windows that are played at once.
-        num_epochs: gradient steps for each time that they are played.
+        num_epochs: gradient steps each time that they are played.
         learning_rate: of g, its spread and the cost-to-go.
         clip: eps of the clipped ratio.
         gae: lambda of the generalised advantages.
         spread, final_spread: standard deviation of the explored log-odds at the start, and its bound at the end.
-        joint_exploration: whether f and E are trained with the actions that PPO explores, or with what g says.
-        paired: whether costs are counted from those of the same window and noise without exploration.
+        joint_exploration: whether f and E are trained with explored actions, or with g's own.
+        paired: whether the cost of the same window and noise without exploration is subtracted.
         critic_size: hidden units of the cost-to-go.
     """
 

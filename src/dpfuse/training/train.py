@@ -192,7 +192,7 @@ def _make_structure(
         architecture.features or usual[0],
         usual[1] if architecture.dimension is None else architecture.dimension,
     )
-    crowd = max(1.0, float(training.present.sum(-1).mean()))
+    num_present = max(1.0, float(training.present.sum(-1).mean()))
     stays = training.present.sum() / max(1, training.begins_stay.sum())
     return Structure.for_guarantee(
         first,
@@ -203,7 +203,7 @@ def _make_structure(
         spending=part_name(spending) if first else "constant",
         horizon=horizon,
         expected_stay=min(float(horizon or stays), max(1.0, float(stays))),
-        crowd=round(crowd, 1),
+        expected_sensors=round(num_present, 1),
         recurrent_filter=recurrent_filter,
         estimator=part_name(architecture.estimator),
         filter_size=architecture.filter_size,
