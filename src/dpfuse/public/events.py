@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Annotated, Any
 
+from fastapi import Header, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
@@ -17,6 +18,8 @@ HEARTBEAT_S = 5.0
 _SEND_S = 30.0
 _PAGE = 100
 
+StartStep = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step to return")]
+LastEventId = Annotated[str, Header(description="continue after this step")]
 _Receive = Callable[[], Awaitable[Any]]
 _Send = Callable[[Any], Awaitable[None]]
 

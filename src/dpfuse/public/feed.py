@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dpfuse.policy.step import HEADROOM
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.loss import renyi_loss
+from dpfuse.public.events import frame
 
 if TYPE_CHECKING:
     from dpfuse.policy.design import Design
@@ -76,8 +77,8 @@ class Feed:
 
     def is_spent(self, stream: str) -> bool:
         """Whether the stream's total budget is spent; always False with individual accounts, where that is private."""
-        row = self.hub.latest(stream)
-        left = None if row is None else row.budget_left
+        latest = self.latest(stream)
+        left = None if latest is None else latest.row.budget_left
         return left is not None and as_loss(self.guarantee.order, left) <= self.spent_below
 
     @property
@@ -106,22 +107,15 @@ class Feed:
             number = self.hub.number
             if status != (status := self.status) or time.monotonic() >= due:
                 due = time.monotonic() + HEARTBEAT_S
-                yield b"event: status\ndata: %s\n\n" % self._describe_status(stream, status)
+                described = {"status": status, "first_step": self.first_step, "step": self.hub.last_step(stream)}
+                yield b"event: status\ndata: %s\n\n" % json.dumps(described | {"design": self.fingerprint}).encode()
             published = self.hub.recent(stream, start)
             if published:
                 start = published[-1].row.step + 1
-                yield b"".join(self._frame(one) for one in published)
+                yield b"".join(frame(one.row.step, json.dumps(self.describe(one)).encode()) for one in published)
             if self.hub.is_closed:
                 return
             await self.hub.wait_async(number, max(due - time.monotonic(), 0.0))
-
-    def _frame(self, published: Published) -> bytes:
-        return b"id: %d\ndata: %s\n\n" % (published.row.step, json.dumps(self.describe(published)).encode())
-
-    def _describe_status(self, stream: str, status: str) -> bytes:
-        last = self.hub.last_step(stream)
-        described = {"status": status, "first_step": self.first_step, "step": last, "design": self.fingerprint}
-        return json.dumps(described).encode()
 
     def describe(self, published: Published) -> dict[str, Any]:
         """A step as the page reads it; release and fusion weight are in grid steps, as in the row."""

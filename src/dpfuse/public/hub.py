@@ -44,9 +44,6 @@ class Hub:
     def __init__(self, last_steps: Mapping[str, int], history: History, past: Iterable[Published] = ()) -> None:
         self._history = history
         self._last = dict(last_steps)
-        self._latest = {
-            stream: next(history(stream, step), None) if step else None for stream, step in last_steps.items()
-        }
         self._first = {stream: step + 1 for stream, step in last_steps.items()}
         kept = num_kept(len(self._last))
         self._recent: dict[str, deque[Published]] = {stream: deque(maxlen=kept) for stream in self._last}
@@ -76,10 +73,6 @@ class Hub:
         """The last step that was published, 0 for none."""
         return self._last[stream]
 
-    def latest(self, stream: str) -> Row | None:
-        """The last row that was published."""
-        return self._latest[stream]
-
     def publish(self, published: Sequence[Published]) -> None:
         """Show these rows from this moment on."""
         for callback in self._callbacks:
@@ -87,7 +80,7 @@ class Hub:
         with self._changed:
             for one in published:
                 self._keep(one)
-                self._last[one.row.stream], self._latest[one.row.stream] = one.row.step, one.row
+                self._last[one.row.stream] = one.row.step
             self._wake()
 
     def on_publish(self, callback: Callable[[Sequence[Published]], object]) -> None:

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Header, HTTPException, Query, Response
+from fastapi import APIRouter, HTTPException, Response
 
 from dpfuse.privacy.budget import GRID
 from dpfuse.privacy.statement import ASSUMED, UNCOVERED, Statement
-from dpfuse.public.events import LAST_STEP, EventStream, SubscriberLimit, first_after
+from dpfuse.public.events import EventStream, LastEventId, StartStep, SubscriberLimit, first_after
 from dpfuse.public.feed import Feed
 from dpfuse.public.openapi import answers
 
@@ -43,11 +43,7 @@ def page_router(feed: Feed, statement: Statement, *, labels: Sequence[str] = (),
     _add_files(router, render(feed, statement, labels).encode())
 
     @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
-    async def follow_feed(
-        stream: str,
-        start: Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step to return")] = 1,
-        last_event_id: Annotated[str, Header(description="continue after it")] = "",
-    ) -> Response:
+    async def follow_feed(stream: str, start: StartStep = 1, last_event_id: LastEventId = "") -> Response:
         """Estimates and losses of the last minutes, then of each new release, as server-sent events."""
         if stream not in feed.hub.streams:
             raise HTTPException(404)

@@ -1,4 +1,4 @@
-"""The remote estimator: E, run on published releases by somebody who has only E's file."""
+"""The remote estimator: runs E on published releases, with E's file alone."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class RemoteEstimator:
         if row.step <= progress.step:
             _check_same(row, progress)
             return None
-        is_chained = _follows(row, progress)
+        is_chained = progress.step > 0 and row == Row.after(progress.hashes[progress.step], *row[:-1])
         num_skipped = row.step - progress.step - 1
         if not num_skipped and progress.step and not is_chained:
             raise ReleaseRefused(
@@ -190,11 +190,6 @@ def _is_whole(value: Any, minimum: int) -> TypeGuard[int]:
 
 def _is_int64(value: Any) -> bool:
     return type(value) is int and -_LARGEST <= value < _LARGEST
-
-
-def _follows(row: Row, progress: _Progress) -> bool:
-    """Whether the row's hash follows from the last row that was read."""
-    return progress.step > 0 and row == Row.after(progress.hashes[progress.step], *row[:-1])
 
 
 def _check_same(row: Row, progress: _Progress) -> None:

@@ -33,8 +33,6 @@ class Transport(Protocol):
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None: ...
 
-    def close(self) -> None: ...
-
 
 class OverHTTP:
     """Sends all messages in one request."""
@@ -48,9 +46,6 @@ class OverHTTP:
             raise PermissionError(
                 f"{self._client.base_url} refuses these reports; were the tokens made with its secret?"
             )
-
-    def close(self) -> None:
-        """Nothing to do: the maker of the client closes it."""
 
 
 class OverMQTT:

@@ -21,11 +21,11 @@ from dpfuse.wire.messages import MAX_BATCH, MAX_BODY, read_json
 
 with requires_extra("live", "serving over HTTP"):
     import orjson
-    from fastapi import FastAPI, Header, Path, Query, Request, Response
+    from fastapi import FastAPI, Path, Query, Request, Response
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
-from dpfuse.public.events import LAST_STEP, EventStream, SubscriberLimit, first_after, release_frames
+from dpfuse.public.events import EventStream, LastEventId, StartStep, SubscriberLimit, first_after, release_frames
 from dpfuse.public.feed import Feed
 from dpfuse.public.metrics import metrics_router
 from dpfuse.public.page import page_router
@@ -45,7 +45,6 @@ _CLOSE = {"connection": "close"}
 _log = logging.getLogger(__name__)
 
 Stream = Annotated[str, Path(description="the name of a stream; /v1/guarantee lists them", max_length=64)]
-Start = Annotated[int, Query(ge=1, le=LAST_STEP, description="the first step to return")]
 _CODES = {404: "not_found", 405: "method_not_allowed", 429: "too_many_subscribers"}
 
 
@@ -136,7 +135,9 @@ def _add_reports(app: FastAPI, intake: Intake, ticker: Ticker) -> None:
 def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, subscribers: SubscriberLimit) -> None:
     @app.get("/v1/streams/{stream}/releases", responses=answers(200, RELEASES, 404, 422), tags=["out"])
     def get_releases(
-        stream: Stream, start: Start = 1, limit: Annotated[int, Query(ge=1, le=_PAGE, description="how many")] = _PAGE
+        stream: Stream,
+        start: StartStep = 1,
+        limit: Annotated[int, Query(ge=1, le=_PAGE, description="how many")] = _PAGE,
     ) -> Response:
         """Releases from a step on, in order."""
         rows = hub.rows(_known(hub, stream), start, limit)
@@ -148,9 +149,7 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, subscribers: Subscribe
         responses=answers(200, "text/event-stream", 404, 422, 429),
         tags=["out"],
     )
-    async def follow_releases(
-        stream: Stream, start: Start = 1, last_event_id: Annotated[str, Header(description="continue after it")] = ""
-    ) -> Response:
+    async def follow_releases(stream: Stream, start: StartStep = 1, last_event_id: LastEventId = "") -> Response:
         """Releases from a step on, then each new release when it is published, as server-sent events."""
         start = first_after(last_event_id, start)
         frames = release_frames(hub, _known(hub, stream), start, lambda: str(ticker.status))
@@ -274,7 +273,7 @@ def _handle_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Refused)
     async def refuse(_: Request, error: Refused) -> Response:
-        # On an open connection the server would go on to read the rest of a body that it has refused.
+        # On an open connection the server would read the rest of a body that it has refused.
         headers = _CLOSE if error.status in (408, 413, 415) else {}
         return _error(error.status, error.code, error.message, headers)
 

@@ -6,7 +6,7 @@
      "cost": 1125871, "budget_left": 98304000, "hash": "<64 hex digits>"}
 
 A release (`public.rows.release_message`) is padded with spaces to a width that depends on the design and the stream's
-name alone. Its length shows nothing to somebody who observes encrypted traffic.
+name alone. Its length shows nothing to an observer of encrypted traffic.
 """
 
 from __future__ import annotations

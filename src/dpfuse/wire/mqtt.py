@@ -106,7 +106,7 @@ class Bridge:
         self._num_unanswered = len(groups)
         for group in groups:
             client.subscribe(group)
-        with self._lock:  # a broker that was started anew has no retained release
+        with self._lock:  # a broker that was restarted has no retained release
             for stream in self._next_step:
                 self._next_step[stream] = max(min(self._next_step[stream], self._hub.last_step(stream)), 1)
 

@@ -82,7 +82,7 @@ export function makeReadout(settings, view, history) {
       ["Step", (one) => one.step.toLocaleString("en")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
-      ["Released", (one) => one.release.map((entry) => fixed(entry / grid, 2)).join(", ")],
+      ["Release", (one) => one.release.map((entry) => fixed(entry / grid, 2)).join(", ")],
       ["Weight", (one) => significant(one.fusion_weight / grid)],
       ["Loss", (one) => significant(one.loss)],
       ...(isTotal ? [["Budget left", (one) => significant(one.loss_left)]] : []),
