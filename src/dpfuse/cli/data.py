@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -75,18 +76,7 @@ def data(
 
 def _found(recording: Recording) -> dict[str, Any]:
     return {
-        "files": [
-            {
-                "path": str(file.path),
-                "layout": file.layout,
-                "rows": file.num_rows,
-                "duplicates": file.num_duplicates,
-                "conflicts": file.num_conflicts,
-                "elsewhere": file.num_elsewhere,
-                "from_cache": file.from_cache,
-            }
-            for file in recording.files
-        ],
+        "files": [asdict(file) | {"path": str(file.path)} for file in recording.files],
         "passed_over": [str(path) for path in recording.passed_over],
         "sightings": len(recording.vehicle),
         "vehicles": recording.num_vehicles,
@@ -122,17 +112,17 @@ def _files(summary: dict[str, Any]) -> Table:
     table = Table("file", "layout", "rows", "duplicates")
     for file in summary["files"]:
         layout = f"{file['layout']}, compact copy" if file["from_cache"] else file["layout"]
-        table.add_row(Path(file["path"]).name, layout, f"{file['rows']:,}", f"{file['duplicates']:,}")
+        table.add_row(Path(file["path"]).name, layout, f"{file['num_rows']:,}", f"{file['num_duplicates']:,}")
     return table
 
 
 def _notes(summary: dict[str, Any]) -> Iterator[str]:
     """What was left out or counted once."""
     for file in summary["files"]:
-        if file["conflicts"]:
-            yield f"{file['path']}: {file['conflicts']:,} duplicates disagree with the first such row, which is used."
-        if file["elsewhere"]:
-            yield f"{file['path']}: {file['elsewhere']:,} rows of other sites were left out."
+        if file["num_conflicts"]:
+            yield f"{file['path']}: {file['num_conflicts']:,} duplicates disagree with the first row, which is used."
+        if file["num_elsewhere"]:
+            yield f"{file['path']}: {file['num_elsewhere']:,} rows of other sites were left out."
     for path in summary["passed_over"]:
         yield f"{path} holds no vehicle trajectories and was passed over."
     if summary["seen_twice"]:
