@@ -66,6 +66,9 @@ def send(one, topic, payload, **options):
 
 
 def make_bridge(centre, hub, port, **options):
+    """A bridge that reconnects and stops within a moment."""
+    wait = hub.wait
+    hub.wait = lambda number, timeout_s: wait(number, min(timeout_s, 0.05))
     bridge = Bridge(Intake(centre, TOKENS), hub, TOKENS.password(CENTRE), "127.0.0.1", port, **options)
     bridge._client.reconnect_delay_set(0.05, 0.1)
     return bridge
