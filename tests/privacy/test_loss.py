@@ -87,6 +87,16 @@ def test_total_loss_is_the_divergence_of_the_worst_pair(features, dimension, adj
     assert renyi_loss(order, factor, weight) == pytest.approx(divergence, rel=1e-9)
 
 
+@pytest.mark.parametrize(("features", "adjacency"), list(itertools.product(FEATURE_SETS, ADJACENCIES)))
+def test_two_ids_of_one_person_can_have_four_times_the_loss(features, adjacency):
+    """Contributions of two ids in one step add up as vectors, and the loss grows with the square of the sum."""
+    order, weight = 2.0, 0.4
+    first, second = worst_pair(features, 2, adjacency)
+    one_id = renyi_loss(order, charge_factor(features, 2, adjacency, "total"), weight)
+    divergence = gaussian_divergence(order, weight * (first + first), weight * (second + second))
+    assert divergence == pytest.approx(4 * one_id, rel=1e-9)
+
+
 @pytest.mark.parametrize("sigma", [4, 8])
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("shift", [(1,), (3,), (8,), (2, 5), (-3, 1)])

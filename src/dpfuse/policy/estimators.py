@@ -26,8 +26,8 @@ class Estimator(eqx.Module):
         - Mean and standard deviation are finite and the latter is above 0, whatever was released.
 
     Attributes:
-        hidden_size: e, how many numbers are remembered of each stream; `structure.estimator_size`, as a guided filter
-            reads them.
+        hidden_size: e, how many numbers are remembered of each stream. It must be `structure.estimator_size`: a guided
+            filter reads this memory.
     """
 
     hidden_size: eqx.AbstractVar[int]
@@ -45,12 +45,13 @@ class Estimator(eqx.Module):
         Args:
             hidden: memory of each stream, 0 at first.
             inputs: n = `structure.num_estimator_inputs` numbers: the release scaled to unit size (d), the same times
-                its reliability (d), the reliability, the step and the budget left as shares of the whole.
+                its reliability (d), the reliability, the step and the budget left as shares of the whole. In individual
+                accounting the budget left is always 0; in constant and stationary designs the step is 0 too.
         """
 
 
 class GRUEstimator(Estimator):
-    """E: a GRU remembers the releases, two linear layers make mean and standard deviation of that."""
+    """E: a GRU reads the releases, and two linear layers compute mean and standard deviation from its memory."""
 
     gru: GRU
     mean_head: eqx.nn.Linear
@@ -67,7 +68,7 @@ class GRUEstimator(Estimator):
     def step(self, hidden: Array, inputs: Array) -> tuple[Array, Array, Array]:
         hidden = self.gru(hidden, inputs)
         mean = linear(self.mean_head, hidden)
-        # The spread learns from the errors of the mean; its gradient leaves the memory alone.
+        # The standard deviation is fitted to the errors of the mean. Its gradient does not reach the GRU.
         spread = linear(self.spread_head, jax.lax.stop_gradient(hidden))
         return hidden, mean, jax.nn.softplus(spread) + _SMALLEST_STD
 

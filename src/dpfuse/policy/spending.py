@@ -122,7 +122,7 @@ class AdaptiveSpending(SpendingRule):
 
 
 SPENDING_RULES: dict[str, type[SpendingRule]] = {
-    "constant": ConstantSpending,
-    "schedule": ScheduledSpending,
-    "adaptive": AdaptiveSpending,
+    "constant": ConstantSpending,  # even spending
+    "schedule": ScheduledSpending,  # by step
+    "adaptive": AdaptiveSpending,  # by past releases and by step
 }

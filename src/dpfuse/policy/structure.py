@@ -24,15 +24,16 @@ class Structure:
         features: where one sensor's features live. `box`: [0, 1]^d, the paper's. `ball`: the signed unit ball.
             `orthant`: its non-negative part. `unbounded`: all of R^d, for the non-private floor only.
         dimension: d, coordinates of the features and of a release.
-        spending: the rule g. `constant`: even spending. `schedule`: by step. `adaptive`: by what was released.
+        spending: the rule g, by its name in `SPENDING_RULES`.
         accounting: as in the guarantee.
-        charge_factor: c in the loss alpha c g^2 / 2 of a release with fusion weight g.
+        charge_factor: c in the loss of a release: alpha c g^2 / 2 for the fusion weight g in total accounting,
+            alpha c |c_i|^2 / 2 for the contribution c_i of a sensor in individual accounting.
         horizon: number of releases, or None for a stationary design, which has no end and reads no clock.
-        expected_stay: steps over which one sensor's budget should last, for individual accounting.
+        expected_stay: mean number of steps for which a sensor takes part; its budget is planned to last that long
+            (individual accounting).
         expected_sensors: how many sensors contribute at a time, roughly; it scales what networks read.
-        recurrent_filter: f. `gru`: learned, from the sensor's own history. `guided`: the same, with a last layer that
-            follows past releases. `affine`: the measurement itself, mapped from its range to the box.
-        estimator: E. `gru`: learned.
+        recurrent_filter: f, by its name in `FILTERS`.
+        estimator: E, by its name in `ESTIMATORS`.
         filter_size, fusion_size, estimator_size: numbers that f, g and E remember.
     """
 
@@ -80,7 +81,10 @@ class Structure:
 
     @property
     def has_clock(self) -> bool:
-        """Whether networks read the step: a constant design has no use for it, a stationary one no end."""
+        """Whether networks read the step.
+
+        False for constant spending, which does not need the step, and for stationary designs, which have no last step.
+        """
         return self.horizon is not None and self.spending != "constant"
 
     @property

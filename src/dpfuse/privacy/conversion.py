@@ -119,9 +119,10 @@ def budget_for(epsilon: float, delta: float, order: float, by: Conversion = "gdp
 
 
 def chance_to_tell(order: float, budget: float) -> float:
-    """The largest probability with which an observer of all releases tells two neighbours apart, from even odds.
+    """The largest probability with which an observer of all releases tells two neighbours apart.
 
-    It is Phi(mu / 2): 0.5 is guessing, 1 is certainty. The observer is assumed to know all other data.
+    It is Phi(mu / 2): 0.5 is guessing, 1 is certainty. The observer is assumed to know all other data, and believes
+    beforehand, with probability 50%, that the first of the two is true.
     """
     return 0.5 * (1 + math.erf(mu_of(order, budget) / 2 / math.sqrt(2)))
 

@@ -39,8 +39,9 @@ def charge_factor(features: FeatureSet, dimension: int, adjacency: Adjacency, ac
 
     **Guarantees**
         - Unit: the whole trajectory of one sensor, replaced by another one or removed.
-        - With continuous or discrete Gaussian noise of standard deviation 1, a release of weight g is
-          (alpha, alpha c g^2 / 2)-RDP at every order alpha > 1.
+        - With continuous or discrete Gaussian noise of standard deviation 1, a release is (alpha, L)-RDP at every order
+          alpha > 1. Total accounting: L = alpha c g^2 / 2 for the weight g. Individual accounting:
+          L = alpha c |c_i|^2 / 2 for the contribution c_i of the sensor; for replace-one this holds over whole paths.
         - c is the smallest such number: some pair of sensors attains the bound.
         - Assumes that features are in the set for any measurement, and that the features of a sensor depend on its
           own data and past releases alone. An absent sensor adds 0.

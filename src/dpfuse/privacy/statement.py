@@ -24,15 +24,16 @@ CONVERSIONS_EXPLAINED: dict[Conversion, str] = {
 
 CHANCE_EXPLAINED = (
     "The chance to tell is that of the best possible observer, who sees every release, knows the data of all other "
-    "sensors and gives even odds, before looking, that one given sensor took part. 50% is guessing, 100% is "
+    "sensors and believes beforehand, with probability 50%, that one given sensor took part. 50% is guessing, 100% is "
     "certainty. Below about 60% a sensor is well hidden, above 85% it is hardly hidden. Start with the largest "
     "budget whose chance you would defend to the person behind the sensor."
 )
 
 ASSUMED = (
     "The fusion centre, its machine and the carriers of reports are trusted, and sensor ids are authenticated. "
-    "For a person with several ids the losses of all of them add up.",
-    "The reports of all other sensors are the same in both worlds.",
+    "A person with n ids that report at the same time can have a loss of n^2 budgets: contributions add up, and the "
+    "loss grows with the square of their sum.",
+    "The reports of all other sensors are the same whether or not this sensor reports, and whatever it reports.",
     "Releases leave by the clock, and past releases and public settings alone decide what is spent. A dpfuse centre "
     "does both.",
     "The design was trained on public or simulated data, and is not tuned on live data.",

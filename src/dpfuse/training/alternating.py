@@ -1,4 +1,6 @@
-"""Algorithm 2: f and E together with g fixed, then g by PPO with f and E fixed, until neither improves.
+"""Algorithm 2: rounds that train f and E with g fixed, then g by PPO with f and E fixed.
+
+Training ends after `PPO.num_rounds` rounds, or after `Optimisation.patience` validations without improvement.
 
 It starts from the classical design: g spends evenly until PPO first moves it. While f and E are trained, g's actions
 are explored as in PPO, so that E learns from the weights that it will meet.

@@ -27,7 +27,8 @@ from dpfuse.training.settings import Optimisation
 
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
-# Through hundreds of steps a gradient overflows now and then; so many in a row mean that training has diverged.
+# Through hundreds of steps a gradient overflows now and then, and its update is left out. After so many in a row optax
+# applies the next one, so the weights become NaN and validation reports that training has diverged.
 _MOST_OVERFLOWS = 10
 
 Update = Callable[[Networks, optax.OptState, Constants, PackedWindows, Any], tuple[Networks, optax.OptState, Array]]
@@ -89,7 +90,7 @@ def fit(job: Job) -> Fitted:
     """The best weights of every design.
 
     Raises:
-        TrainingDiverged: a validation error is not finite.
+        TrainingDiverged: a validation error is not finite, or no update had a finite gradient.
     """
     networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     optimiser = make_optimiser(optimisation)

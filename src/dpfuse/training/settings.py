@@ -17,13 +17,13 @@ class Architecture:
 
     Attributes:
         features: the set that features live in; by default the signed unit ball under remove-one adjacency and the
-            paper's box [0, 1]^d under replace-one, where signs would cost twice as much.
+            paper's box [0, 1]^d under replace-one. There the charge factor of the ball is 4; that of
+            [0, 1] is 1 in total and 2 in individual accounting.
         dimension: d, coordinates of a release; by default 2 under remove-one and 1 under replace-one.
-        recurrent_filter: f. `gru`: learned, from the sensor's own history, as in the paper. `guided`: the same, with a
-            last layer that follows past releases. `affine`: the measurement itself, scaled to the box. Or a class of
-            your own, see `RecurrentFilter`. By default guided for the floor and for adaptive pathwise designs;
-            otherwise `gru`.
-        estimator: E. `gru`: learned. Or a class of your own, see `Estimator`.
+        recurrent_filter: f, by its name in `dpfuse.policy.filters.FILTERS`, or a class of your own, see
+            `RecurrentFilter`. By default `guided` for the floor and for adaptive pathwise designs; otherwise `gru`, the
+            paper's.
+        estimator: E, by its name in `dpfuse.policy.estimators.ESTIMATORS`, or a class of your own, see `Estimator`.
         measurement_range: (low, high) of each channel, or one pair for all; values outside are clipped. By default
             the range seen in training.
         filter_size, fusion_size, estimator_size: numbers that f, g and E remember.
@@ -44,7 +44,7 @@ class Optimisation:
     """How the weights are found.
 
     Attributes:
-        num_updates: gradient steps at most.
+        num_updates: gradient steps at most; `method="ppo"` rounds them up to a multiple of its number of rounds.
         decay: of the running average of the weights, which is validated and kept; 0 for none. By default the average is
             over a twentieth of all updates.
         exploration: standard deviation of the random log-odds that are added to g's departures in pathwise training;
@@ -53,8 +53,8 @@ class Optimisation:
         learning_rate: the largest one; it rises at first and then falls along a cosine.
         window: steps of a training window; by default the horizon, and 300 for a stationary design. A window
             shorter than the horizon is for constant and stationary designs, which read no clock.
-        validate_every: updates between two validations. With little validation data, weights of the first updates may
-            be best by chance: then validate less often.
+        validate_every: updates between two validations; `method="ppo"` validates once a round instead. With
+            little validation data, weights of the first updates may be best by chance: then validate less often.
         patience: validations without improvement after which training stops; the best weights are kept.
         validation_windows: how many windows a validation takes, evenly spaced.
         validation_draws: how many draws of noise a validation takes, the same every time.

@@ -227,7 +227,7 @@ def _scaling(training: Trajectories, architecture: Architecture) -> list[Floats3
     with np.errstate(over="ignore"):
         if not (np.isfinite(high - low) & (low <= high)).all():
             raise ValueError(
-                "measurement_range must be finite with low below high in every channel; without one, training must "
+                "measurement_range must be finite with low at most high in every channel; without one, training must "
                 "hold no extreme values"
             )
     high = np.where(high > low, high, low + 1)

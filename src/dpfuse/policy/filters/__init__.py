@@ -9,7 +9,11 @@ from dpfuse.policy.filters.guided import GuidedFilter
 from dpfuse.policy.filters.protocol import Readout, RecurrentFilter, read_features
 from dpfuse.policy.filters.sets import into_set
 
-FILTERS: dict[str, type[RecurrentFilter]] = {"gru": GRUFilter, "guided": GuidedFilter, "affine": AffineFilter}
+FILTERS: dict[str, type[RecurrentFilter]] = {
+    "gru": GRUFilter,  # learned, from the sensor's own history, as in the paper
+    "guided": GuidedFilter,  # the same, with a last layer that follows past releases
+    "affine": AffineFilter,  # the measurement itself, mapped from its range to the box; nothing is learned
+}
 
 __all__ = [
     "FILTERS",
