@@ -12,8 +12,8 @@ import pytest
 import dpfuse
 from dpfuse.evaluation import bootstrap, figures, to_text
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
+from dpfuse.evaluation.debits import exact_spending
 from dpfuse.evaluation.simulate import simulate_windows
-from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy import step
 from dpfuse.privacy.statement import NO_GUARANTEE, state_guarantee
 from dpfuse.types import Trajectories

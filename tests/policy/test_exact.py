@@ -83,7 +83,7 @@ def same_public(one, two):
 
 
 def is_inside(step, outcome, feed):
-    """Rule 7, in Python integers: every row in its set, and every sensor within its budget over all steps."""
+    """Exact releases, in Python integers: every row in its set, and every sensor within its budget over all steps."""
     mechanism, totals = step.mechanism, {}
     for k, (weight, *_) in enumerate(outcome.public):
         for sensor, row in zip(feed.ids[k].tolist(), outcome.rows[k].tolist(), strict=True):
@@ -142,7 +142,7 @@ def interferences(draw):
 
 @pytest.mark.parametrize("case", CASES)
 class TestIndependence:
-    """Rule 2, bit for bit, over several steps of history."""
+    """Independence, bit for bit, over several steps of history."""
 
     @settings(max_examples=20)
     @given(interference=interferences())
@@ -219,7 +219,7 @@ class TestEdges:
 
 class TestNegativeControls:
     def test_a_mean_over_sensors_would_be_seen(self, designs, monkeypatch):
-        """The test of independence fails for a filter that breaks rule 2."""
+        """The test of independence fails for a filter whose rows are not independent."""
         own = GuidedFilter.read
 
         def centred(self, encoded, present, readout):

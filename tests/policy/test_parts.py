@@ -145,12 +145,12 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("fault", "message"),
         [
-            ("mean over rows", r"breaks rule 2 \(independence\): a row's results depend on other rows"),
-            ("counts", r"breaks rule 2 \(independence\): a row's results depend on other rows"),
-            ("row number", r"breaks rule 2 \(independence\): a row's results depend on where the row stands"),
-            ("inherits memory", r"breaks rule 2 \(independence\): a row that arrives reads the memory of another"),
-            ("unbounded", r"breaks rule 3 \(bounds\): features leave their set"),
-            ("absent", r"breaks rule 3 \(bounds\): a row that is not present has features"),
+            ("mean over rows", r"breaks the rule of independence: a row's results depend on other rows"),
+            ("counts", r"breaks the rule of independence: a row's results depend on other rows"),
+            ("row number", r"breaks the rule of independence: a row's results depend on where the row stands"),
+            ("inherits memory", r"breaks the rule of independence: a row that arrives reads the memory of another"),
+            ("unbounded", r"breaks the rule of bounds: features leave their set"),
+            ("absent", r"breaks the rule of bounds: a row that is not present has features"),
             ("forgets", "breaks its contract: a row that is not present does not keep its memory"),
             ("over time", "breaks its contract: over_time differs from step"),
         ],
@@ -160,7 +160,7 @@ class TestChecks:
             dpfuse.check_filter(with_fault(Smoother, fault))
 
     def test_a_filter_whose_memory_overflows_is_refused(self):
-        with pytest.raises(ValueError, match=r"Growing breaks rule 3 \(bounds\): features leave their set"):
+        with pytest.raises(ValueError, match=r"Growing breaks the rule of bounds: features leave their set"):
             dpfuse.check_filter(Growing)
 
     @pytest.mark.parametrize("kind", [*SPENDING_RULES.values(), Ramp])
@@ -170,7 +170,7 @@ class TestChecks:
     @pytest.mark.parametrize(
         ("fault", "message"),
         [
-            ("mean over streams", r"breaks rule 1 \(public spending\): a row's results depend on other rows"),
+            ("mean over streams", r"breaks the rule of public spending: a row's results depend on other rows"),
             ("nan", "breaks its contract: the departure is NaN"),
         ],
     )

@@ -64,7 +64,7 @@ def rows_of(mechanism, accounts, weight, ids, values):
 
 
 def is_inside(row, mechanism, whole):
-    """The bound of rule 7, in Python integers."""
+    """The bound of an exact release, in Python integers."""
     entries = [int(entry) for entry in row]
     squared = sum(entry * entry for entry in entries)
     if mechanism.features != "ball" and min(entries) < 0:

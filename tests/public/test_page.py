@@ -41,11 +41,11 @@ def test_uplot_is_included_with_its_licence():
 
 
 def test_the_guarantee_is_on_the_page_without_a_script(still):
-    text, promise = still.get("/").text, still.get("/v1/guarantee").json()
-    assert promise["in_words"][0] in text
+    text, statement = still.get("/").text, still.get("/v1/guarantee").json()
+    assert statement["in_words"][0] in text
     assert "is right at most 73 times in 100" in text
     assert "remove-one" in text and "what is left of it is private" in text
-    for sentence in promise["assumed"] + promise["uncovered"]:
+    for sentence in statement["assumed"] + statement["uncovered"]:
         assert sentence in text
 
 

@@ -33,9 +33,9 @@ def block_interval(
     *,
     seed: int = 0,
 ) -> Floats | None:
-    """The 95% percentile interval of a function of means, shape (2, ...); None with fewer than `MIN_BLOCKS` blocks.
+    """The 95% interval of a function of column means, shape (2, ...); None with fewer than `MIN_BLOCKS` blocks.
 
-    Whole blocks are drawn with replacement.
+    This is the percentile bootstrap: whole blocks are drawn with replacement.
 
     Args:
         values: one row for each window, shape (N, columns).

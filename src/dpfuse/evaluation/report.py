@@ -13,8 +13,8 @@ from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
 from dpfuse._stats import Z95
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
+from dpfuse.evaluation.debits import exact_spending
 from dpfuse.evaluation.simulate import simulate_windows
-from dpfuse.evaluation.spending import exact_spending
 from dpfuse.policy.design import Design
 from dpfuse.privacy.budget import as_loss, squared_steps
 from dpfuse.privacy.conversion import Conversion, epsilons

@@ -19,7 +19,7 @@ def to_text(
     comparisons = comparisons or {}
     heads = ["design", "squared error", "95% interval", "coverage", "most spent", "budget"]
     heads += [f"error / {reference}", "95% interval"] if comparisons else []
-    rows = [[name, *_figures(report)] for name, report in reports.items()]
+    rows = [[name, *_cells(report)] for name, report in reports.items()]
     if comparisons:
         rows = [[*row, *_ratio(comparisons.get(row[0]))] for row in rows]
     prior = next(iter(reports.values())).prior_mse
@@ -28,7 +28,7 @@ def to_text(
     return "\n".join("| " + " | ".join(row) + " |" for row in table)
 
 
-def _figures(report: Report) -> list[str]:
+def _cells(report: Report) -> list[str]:
     spent = "" if report.budget_spent_max is None else f"{report.budget_spent_max:.4f}"
     budget = "none" if report.guarantee is None else f"{report.guarantee.budget:g}"
     return [f"{report.mse:.4g}", _interval(report.ci95), f"{report.coverage:.0%}", spent, budget]

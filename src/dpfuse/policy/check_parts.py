@@ -37,7 +37,7 @@ _FIELDS: dict[str, Any] = {
     "expected_stay": 10.0,
     "expected_sensors": 8.0,
 }
-# How far weights are moved from where they start.
+# Standard deviations of the random numbers by which weights are moved from their initial values.
 _SPREADS = 0.0, 1.0, 30.0
 _EXTREMES = np.array([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45, 0.0, 1.0, -1.0, 0.3], np.float32)
 # The largest release in 63 bits, in standard deviations of the noise, is below this power of ten.
@@ -64,24 +64,29 @@ def check_filter(recurrent_filter: type[RecurrentFilter], *, seed: int = 0, **st
     """
     name, rng = recurrent_filter.__qualname__, np.random.default_rng(seed)
     for spread, policy in _policies(structure | {"recurrent_filter": recurrent_filter}, rng):
-        known = rng.normal(size=(_NUM_STEPS, _NUM_STREAMS, policy.structure.estimator_size)).astype(np.float32)
-        run = partial(_run_filter, policy, known)
-        usual, extreme = (_draw_reports(policy, rng, is_extreme) for is_extreme in (False, True))
+        shape = _NUM_STEPS, _NUM_STREAMS, policy.structure.estimator_size
+        estimator_hidden = rng.normal(size=shape).astype(np.float32)
+        run = partial(_run_filter, policy, estimator_hidden)
+        ordinary, extreme = (_draw_reports(policy, rng, is_extreme) for is_extreme in (False, True))
         wanted = [(_NUM_STEPS, policy.structure.dimension), (_NUM_STEPS, policy.networks.recurrent_filter.hidden_size)]
-        before, wild = _check_rows(name, "rule 2 (independence)", run, usual, extreme, wanted, rng)
-        left_behind = np.where(usual.arrived[:, :1], np.float32(np.nan), usual.hidden)
-        again = jax.device_get(run(usual._replace(hidden=left_behind)))
-        _expect(_same(again, before), name, "rule 2 (independence)", "a row that arrives reads the memory of another")
-        for (features, memory, present), sent in ((before, usual), (wild, extreme)):
+        before, from_extreme = _check_rows(name, "the rule of independence", run, ordinary, extreme, wanted, rng)
+        left_behind = np.where(ordinary.arrived[:, :1], np.float32(np.nan), ordinary.hidden)
+        again = jax.device_get(run(ordinary._replace(hidden=left_behind)))
+        _expect(
+            _same(again, before), name, "the rule of independence", "a row that arrives reads the memory of another"
+        )
+        for (features, memory, present), sent in ((before, ordinary), (from_extreme, extreme)):
             is_inside = _in_set(policy.structure.features, features)
-            _expect(is_inside.all(), name, "rule 3 (bounds)", "features leave their set")
-            _expect((features[~present] == 0).all(), name, "rule 3 (bounds)", "a row that is not present has features")
+            _expect(is_inside.all(), name, "the rule of bounds", "features leave their set")
+            _expect(
+                (features[~present] == 0).all(), name, "the rule of bounds", "a row that is not present has features"
+            )
             previous = np.concatenate([sent.hidden[:, None], memory[:, :-1]], axis=1)
             is_kept = (memory == np.where(sent.arrived[..., None], 0, previous))[~present]
             _expect(is_kept.all(), name, "its contract", "a row that is not present does not keep its memory")
         if spread == 0:
-            by_step = run(usual._replace(hidden=0 * usual.hidden))[0]
-            _expect_close(_filter_over_time(policy, known, usual), by_step, name)
+            by_step = run(ordinary._replace(hidden=0 * ordinary.hidden))[0]
+            _expect_close(_filter_over_time(policy, estimator_hidden, ordinary), by_step, name)
 
 
 def check_spending(spending: type[SpendingRule], *, seed: int = 0, **structure: Any) -> None:
@@ -92,13 +97,13 @@ def check_spending(spending: type[SpendingRule], *, seed: int = 0, **structure: 
     name, rng = spending.__qualname__, np.random.default_rng(seed)
     for spread, policy in _policies(structure | {"spending": spending}, rng):
         rule = policy.networks.spending
-        usual, extreme = _draw_public(rule.hidden_size, policy.structure.num_observed, rng)
+        ordinary, extreme = _draw_public(rule.hidden_size, policy.structure.num_observed, rng)
         wanted = [(_NUM_STEPS, rule.hidden_size), (_NUM_STEPS,)]
         run = partial(_run_public, rule)
-        before, wild = _check_rows(name, "rule 1 (public spending)", run, usual, extreme, wanted, rng)
-        _expect(not np.isnan(wild[1]).any(), name, "its contract", "the departure is NaN")
+        before, from_extreme = _check_rows(name, "the rule of public spending", run, ordinary, extreme, wanted, rng)
+        _expect(not np.isnan(from_extreme[1]).any(), name, "its contract", "the departure is NaN")
         if spread == 0:
-            _expect_close(rule.over_time(jnp.swapaxes(usual[1], 0, 1)).T, before[1], name)
+            _expect_close(rule.over_time(jnp.swapaxes(ordinary[1], 0, 1)).T, before[1], name)
 
 
 def check_estimator(estimator: type[Estimator], *, seed: int = 0, **structure: Any) -> None:
@@ -109,16 +114,16 @@ def check_estimator(estimator: type[Estimator], *, seed: int = 0, **structure: A
     name, rng = estimator.__qualname__, np.random.default_rng(seed)
     for _, policy in _policies(structure | {"estimator": estimator}, rng):
         made = policy.networks.estimator
-        usual, extreme = _draw_public(made.hidden_size, policy.structure.num_estimator_inputs, rng)
+        ordinary, extreme = _draw_public(made.hidden_size, policy.structure.num_estimator_inputs, rng)
         wanted = [(_NUM_STEPS, made.hidden_size), *[(_NUM_STEPS, policy.structure.num_states)] * 2]
         run = partial(_run_public, made)
-        _, (_, mean, std) = _check_rows(name, "its contract", run, usual, extreme, wanted, rng)
+        _, (_, mean, std) = _check_rows(name, "its contract", run, ordinary, extreme, wanted, rng)
         is_sound = np.isfinite(mean).all() and np.isfinite(std).all() and (std > 0).all()
         _expect(is_sound, name, "its contract", "mean or standard deviation is not finite, or the latter not above 0")
 
 
 def _policies(structure: dict[str, Any], rng: np.random.Generator) -> Iterator[tuple[float, Policy]]:
-    """Policies with weights that are moved more and more, and how much."""
+    """Each spread, and a policy whose weights are moved by random numbers with this standard deviation."""
     fields = _FIELDS | structure
     accounting: Any = "individual" if fields["horizon"] is None else "total"
     guarantee = Guarantee(order=2.0, budget=1.5, adjacency="remove-one", accounting=accounting)
@@ -133,7 +138,7 @@ def _check_rows(
     name: str,
     rule: str,
     run: Callable[[Any], Any],
-    usual: Any,
+    ordinary: Any,
     extreme: Any,
     wanted: Sequence[tuple[int, ...]],
     rng: np.random.Generator,
@@ -142,16 +147,16 @@ def _check_rows(
 
     All arrays lead with the rows.
     """
-    before = jax.device_get(run(usual))
+    before = jax.device_get(run(ordinary))
     shapes = [array.shape[1:] for array in before[: len(wanted)]]
     _expect(shapes == list(wanted), name, "its contract", f"results for each row have shapes {shapes}, not {wanted}")
-    _expect(_same(run(usual), before), name, rule, "equal arguments give other results")
+    _expect(_same(run(ordinary), before), name, rule, "equal arguments give other results")
     kept = rng.random(_NUM_ROWS) < 0.5
-    mixed = jax.tree.map(lambda a, b: np.where(kept.reshape(-1, *[1] * (a.ndim - 1)), a, b), usual, extreme)
+    mixed = jax.tree.map(lambda a, b: np.where(kept.reshape(-1, *[1] * (a.ndim - 1)), a, b), ordinary, extreme)
     among_others = [array[kept] for array in jax.device_get(run(mixed))]
     _expect(_same(among_others, [a[kept] for a in before]), name, rule, "a row's results depend on other rows")
     order = rng.permutation(_NUM_ROWS)
-    moved = run(jax.tree.map(lambda array: array[order], usual))
+    moved = run(jax.tree.map(lambda array: array[order], ordinary))
     _expect(_same(moved, [a[order] for a in before]), name, rule, "a row's results depend on where the row stands")
     return before, jax.device_get(run(extreme))
 
@@ -203,33 +208,34 @@ def _by_step(*arrays: Any) -> Any:
 
 
 @eqx.filter_jit
-def _run_filter(policy: Policy, known: AnyArray, sent: _Sent) -> Any:
+def _run_filter(policy: Policy, estimator_hidden: AnyArray, sent: _Sent) -> Any:
     """Features, memory, and whether there is a report, for each row and step: the private part of the one step."""
     account, weight = jnp.ones(_NUM_ROWS), jnp.ones(_NUM_STREAMS)
 
     def step(hidden: Array, now: Any) -> tuple[Array, Any]:
-        measurements, present, arrived, known_now = now
+        measurements, present, arrived, estimator_hidden_now = now
         reports = Reports(measurements, present, arrived, sent.stream)
-        query = Query(weight, policy.networks.recurrent_filter.make_readout(known_now))
+        query = Query(weight, policy.networks.recurrent_filter.make_readout(estimator_hidden_now))
         private, _, features = contribute(policy, PrivateCarry(hidden, account), reports, query)
         return private.hidden, (features, private.hidden, to_inputs(policy, reports)[1])
 
-    by_step = *_by_step(sent.measurements, sent.present, sent.arrived), jnp.asarray(known)
+    by_step = *_by_step(sent.measurements, sent.present, sent.arrived), jnp.asarray(estimator_hidden)
     return _by_step(*jax.lax.scan(step, jnp.asarray(sent.hidden), by_step)[1])
 
 
 @eqx.filter_jit
-def _filter_over_time(policy: Policy, known: AnyArray, sent: _Sent) -> Any:
+def _filter_over_time(policy: Policy, estimator_hidden: AnyArray, sent: _Sent) -> Any:
     """The features of each row and step by way of `over_time`."""
     recurrent_filter = policy.networks.recurrent_filter
     measurements, present, arrived = _by_step(sent.measurements, sent.present, sent.arrived)
     inputs, present = to_inputs(policy, Reports(measurements, present, arrived, sent.stream))
     encoded = recurrent_filter.over_time(inputs, present, arrived)
 
-    def read(encoded: Array, present: Array, known: Array) -> Array:
-        return read_features(recurrent_filter, encoded, present, recurrent_filter.make_readout(known), sent.stream)
+    def read(encoded: Array, present: Array, estimator_hidden: Array) -> Array:
+        readout = recurrent_filter.make_readout(estimator_hidden)
+        return read_features(recurrent_filter, encoded, present, readout, sent.stream)
 
-    return jnp.swapaxes(jax.vmap(read)(encoded, present, jnp.asarray(known)), 0, 1)
+    return jnp.swapaxes(jax.vmap(read)(encoded, present, jnp.asarray(estimator_hidden)), 0, 1)
 
 
 @eqx.filter_jit

@@ -24,7 +24,7 @@ from dpfuse.policy.structure import Structure
 
 _VERSION = 2
 # Settings of f and g, which E does not read.
-_NOT_OF_E: dict[str, Any] = {
+_UNUSED_BY_E: dict[str, Any] = {
     "num_channels": 1,
     "expected_stay": 1.0,
     "recurrent_filter": "gru",
@@ -33,7 +33,7 @@ _NOT_OF_E: dict[str, Any] = {
 }
 
 
-class _Alone(eqx.Module):
+class _EstimatorArrays(eqx.Module):
     """The arrays that `estimate` reads: E's weights, and the public constants in the state's and budget's units."""
 
     estimator: Estimator
@@ -44,15 +44,17 @@ class _Alone(eqx.Module):
 
 def export_estimator(policy: Policy, path: str | os.PathLike[str]) -> None:
     """Write E: a zip of .npy arrays and metadata.json, without pickle."""
-    constants, structure = policy.constants, replace(policy.structure, **_NOT_OF_E)
-    alone = _Alone(policy.networks.estimator, constants.squared_radius, constants.state_mean, constants.state_std)
+    constants, structure = policy.constants, replace(policy.structure, **_UNUSED_BY_E)
+    stored = _EstimatorArrays(
+        policy.networks.estimator, constants.squared_radius, constants.state_mean, constants.state_std
+    )
     metadata = {
         "kind": "estimator",
         "version": _VERSION,
-        "structure": {name: value for name, value in structure.to_dict().items() if name not in _NOT_OF_E},
-        "fingerprint": fingerprint_of(structure, alone),
+        "structure": {name: value for name, value in structure.to_dict().items() if name not in _UNUSED_BY_E},
+        "fingerprint": fingerprint_of(structure, stored),
     }
-    _archive.write(path, metadata, to_arrays(alone))
+    _archive.write(path, metadata, to_arrays(stored))
 
 
 def import_estimator(path: str | os.PathLike[str], parts: Sequence[Part] = ()) -> Policy:
@@ -71,25 +73,25 @@ def import_estimator(path: str | os.PathLike[str], parts: Sequence[Part] = ()) -
             f"{path} has estimator version {metadata.get('version')!r}, this is {_VERSION}; export it again"
         )
     try:
-        structure = Structure(**metadata["structure"], **_NOT_OF_E)
-        alone = from_arrays(_blank(structure, parts), arrays)
+        structure = Structure(**metadata["structure"], **_UNUSED_BY_E)
+        stored = from_arrays(_blank(structure, parts), arrays)
     except PartMissing as error:
         raise FileRefused(f"{path} cannot be read: {error}") from error
     except (KeyError, TypeError, ValueError) as error:
         raise FileRefused(f"{path} is not an estimator that this version can read: {error}") from error
-    if fingerprint_of(structure, alone) != metadata.get("fingerprint"):
+    if fingerprint_of(structure, stored) != metadata.get("fingerprint"):
         raise FileRefused(f"{path} was changed after it was written; its fingerprint does not match")
-    constants = Constants(alone.squared_radius, jnp.zeros(1), jnp.ones(1), alone.state_mean, alone.state_std)
+    constants = Constants(stored.squared_radius, jnp.zeros(1), jnp.ones(1), stored.state_mean, stored.state_std)
     without_f_and_g = replace(structure, spending="constant", estimator="gru")
     shapes = jax.eval_shape(partial(make_networks, without_f_and_g), jax.random.key(0))
     zeros = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), shapes)
-    networks = Networks(zeros.recurrent_filter, zeros.spending, alone.estimator)
+    networks = Networks(zeros.recurrent_filter, zeros.spending, stored.estimator)
     return Policy(networks, constants, structure)
 
 
-def _blank(structure: Structure, parts: Sequence[Part]) -> _Alone:
+def _blank(structure: Structure, parts: Sequence[Part]) -> _EstimatorArrays:
     if not structure.is_private:
         raise ValueError("its features must be bounded: the non-private floor may not be released")
     kind, by_state = find_estimator(structure.estimator, parts), jnp.zeros(structure.num_states)
     estimator = jax.eval_shape(lambda key: kind(structure, key=key), jax.random.key(0))
-    return _Alone(estimator, jnp.zeros(()), by_state, by_state)
+    return _EstimatorArrays(estimator, jnp.zeros(()), by_state, by_state)

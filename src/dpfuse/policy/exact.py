@@ -262,7 +262,10 @@ class ExactStep:
 
     def _check_not_over(self, carry: Carry) -> None:
         if self._horizon is not None and carry.num_steps >= self._horizon:
-            raise ValueError(f"the design ends after {self._horizon} releases; it never starts again on these sensors")
+            raise ValueError(
+                f"the design ends after {self._horizon} releases; it never starts again on these sensors. For a "
+                f"longer run, train with a longer horizon or with stationary=True before the first release"
+            )
 
     def _in_turns(self, query: Query, hidden: Floats32, block: Floats32) -> tuple[Floats32, Floats32]:
         """The private part over all rows, `num_rows` at a time, and at least once."""

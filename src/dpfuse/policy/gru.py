@@ -3,7 +3,8 @@
     r = sigmoid(W_r x + U_r h + b_r)      u = sigmoid(W_u x + U_u h + b_u)
     n = tanh(W_n x + b_n + r (U_n h + c))      h' = n + u (h - n)
 
-Many units run side by side: in rows for the callers, in columns inside, where a gate is a block of consecutive memory.
+Many sequences are processed at once. Callers pass one sequence in each row. Inside, each is a column, so that the
+values of one gate are consecutive in memory.
 Automatic differentiation of the scan stores every gate of every step, and on a CPU most of the time then goes into
 fresh memory. The gradient here stores the hidden states alone and computes the gates again on the way back.
 `jax.checkpoint` of the step does the same in the same time; it needs more memory and rounds in another order.

@@ -13,10 +13,10 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def as_measurements(reported: ArrayLike, shape: tuple[int, int]) -> Floats32:
-    """The reports as float32; a row that is not of numbers, or not of the right length, becomes NaN, and it alone.
+    """The reports as float32.
 
-    A finite value too large for float32 becomes the largest one, to be clipped to the design's range. No message shows
-    a value.
+    A row that does not hold numbers, or has the wrong length, becomes NaN; the other rows are not affected. A finite
+    value that is too large for float32 becomes the largest float32 number. No message shows a value.
     """
     if isinstance(reported, np.ndarray) and reported.dtype == np.float32 and reported.shape == shape:
         return reported

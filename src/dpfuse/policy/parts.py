@@ -28,15 +28,17 @@ def part_name(part: str | Part) -> str:
 
 
 def find_filter(name: str, own: Sequence[Part] = ()) -> type[RecurrentFilter]:
-    """The class of the filter with this name, of the package or among a user's `own`; likewise below."""
+    """The class of the filter with this name, from the package's table or among the user's classes `own`."""
     return _find("recurrent_filter", RecurrentFilter, FILTERS, name, own)
 
 
 def find_spending(name: str, own: Sequence[Part] = ()) -> type[SpendingRule]:
+    """The class of the spending rule with this name, as in `find_filter`."""
     return _find("spending", SpendingRule, SPENDING_RULES, name, own)
 
 
 def find_estimator(name: str, own: Sequence[Part] = ()) -> type[Estimator]:
+    """The class of the estimator with this name, as in `find_filter`."""
     return _find("estimator", Estimator, ESTIMATORS, name, own)
 
 

@@ -48,7 +48,7 @@ class Policy(eqx.Module):
 
     @property
     def is_summed(self) -> bool:
-        """Whether only the sum of the features matters, which can be taken before the loop through the releases."""
+        """Whether features can be summed over sensors before the loop through the releases."""
         return self.structure.accounting == "total" and not self.networks.recurrent_filter.is_guided
 
 

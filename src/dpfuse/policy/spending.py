@@ -24,8 +24,8 @@ class SpendingRule(eqx.Module):
     static.
 
     **Guarantees** that every rule gives, for any weights; `dpfuse.check_spending` tests them
-        - Rule 1: a stream's results are a deterministic function of that stream's arguments, which are all public.
-          They are equal bit for bit whatever the other streams hold.
+        - Public spending: a stream's results are a deterministic function of that stream's arguments, which are all
+          public. They are equal bit for bit whatever the other streams hold.
         - The departure is a number, never NaN, whatever was released.
 
     Attributes:
@@ -42,7 +42,7 @@ class SpendingRule(eqx.Module):
     def step(
         self, hidden: Float[Array, "streams h"], observed: Float[Array, "streams n"], step_index: Int[Array, ""]
     ) -> tuple[Float[Array, "streams h"], Float[Array, " streams"]]:
-        """Memory after one more step, and the departure from even spending; 0 departs from nothing.
+        """Memory after one more step, and the departure from even spending; 0 means even spending.
 
         Args:
             hidden: memory of each stream, 0 at first.
@@ -92,7 +92,10 @@ class ScheduledSpending(SpendingRule):
 
 
 class AdaptiveSpending(SpendingRule):
-    """g that departs from even spending by what a GRU makes of past releases, and by step; by 0 at first."""
+    """g that reads past releases.
+
+    The departure is a learned number for each step plus the output of a GRU that reads past releases. Both start at 0.
+    """
 
     by_step: Float[Array, " horizon"] | None
     gru: GRU

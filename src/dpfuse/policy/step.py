@@ -25,9 +25,9 @@ from dpfuse.policy.policy import Policy
 
 # Float32 sums of a few thousand debits are off by less than this share of the budget.
 HEADROOM = 2.0**-12
-# A sensor that would overdraw its account, with less than this share of its budget left, adds nothing.
+# A contribution that exceeds its account is scaled down; if less than this share of the budget is left, it becomes 0.
 SMALLEST_ACCOUNT = 2.0**-20
-# exp() of a departure from even spending stays finite.
+# Departures are clipped to this, so that exp() stays finite.
 LARGEST_DEPARTURE = 12.0
 
 
@@ -39,7 +39,7 @@ class Reports(NamedTuple):
         present: whether the row holds a report.
         arrived: whether the row's sensor is a new one, which starts with fresh memory. Accounts are opened elsewhere:
             by `open_accounts` in a simulation, by the ledger in a live centre, where an account outlasts a visit.
-        stream: number of the row's stream; a row of no stream has a number past the last.
+        stream: number of the row's stream; a padding row has the number num_streams or more.
     """
 
     measurements: Float[AnyArray, "rows n_y"]
@@ -110,7 +110,7 @@ def init_public(policy: Policy, num_streams: int) -> PublicCarry:
         spending_hidden=jnp.zeros((num_streams, networks.spending.hidden_size)),
         estimator_hidden=jnp.zeros((num_streams, networks.estimator.hidden_size)),
         budget_left=jnp.broadcast_to(usable_budget(policy), (num_streams,)),
-        last=jnp.zeros((num_streams, structure.num_observed - 2)),  # g reads step and budget left besides
+        last=jnp.zeros((num_streams, structure.num_observed - 2)),  # g also reads the step and the budget left
     )
 
 
@@ -201,14 +201,15 @@ def scale_contributions(
 ) -> tuple[Float[Array, " rows"], Float[Array, "rows d"]]:
     """Accounts and contributions g_k f_i; with individual accounting no sensor adds more than its account holds.
 
-    A contribution that would cost more is scaled down to what is left, and to 0 if that is next to nothing.
+    A contribution that would cost more is scaled down to what is left. It becomes 0 if the share of the budget that is
+    left is below `SMALLEST_ACCOUNT`.
     """
     contributions = weight.at[stream].get(mode="fill", fill_value=0.0)[:, None] * features
     if policy.structure.accounting == "total" or not policy.structure.is_private:
         return account, contributions
     cost = policy.structure.charge_factor * jnp.sum(contributions**2, axis=-1)
     is_over = cost > account
-    # Near 0 a square root has a slope without bound, and that of account / cost overflows: 0 x inf is NaN.
+    # Near 0 the gradient of the square root of account / cost overflows to infinity, and 0 times infinity is NaN.
     is_scaled = is_over & (account > SMALLEST_ACCOUNT * usable_budget(policy))
     scale = jnp.where(is_scaled, _sqrt(account / jnp.where(is_scaled, cost, 1.0)), 0.0)
     return jnp.where(is_over, 0.0, account - cost), jnp.where(is_over, scale, 1.0)[:, None] * contributions
@@ -259,7 +260,10 @@ def estimate(
 
 
 def _clock(policy: Policy, public: PublicCarry) -> Float[Array, "streams 2"]:
-    """Step and budget left as shares of the whole; 0 where a design does not read them."""
+    """Step and budget left as shares of the whole.
+
+    Both are 0 in constant and stationary designs. In individual accounting the budget left is 0, as it is private.
+    """
     structure = policy.structure
     step, left = jnp.zeros_like(public.budget_left), jnp.zeros_like(public.budget_left)
     if structure.has_clock:

@@ -52,7 +52,7 @@ def check_exact(budget: int, dimension: int) -> None:
     if budget * dimension >= 2**63:
         raise ValueError(
             f"budget times dimension must be below 2^63 squared grid steps, got {budget} * {dimension}; "
-            f"use a smaller budget, as this one would protect nobody"
+            f"use a smaller budget: a budget this large gives no protection"
         )
 
 

@@ -183,7 +183,7 @@ class Mechanism:
         self, accounts: IndividualFilter, wholes: list[int], stream: Integers, sensors: Integers, values: Floats
     ) -> list[Charged]:
         self._check_accounts(accounts)
-        admitted = accounts.spend(sensors, without_forbidden_signs(to_grid(values), self.features), stream)
+        admitted = accounts.spend(sensors, clear_negative_rows(to_grid(values), self.features), stream)
         sums = sum_by_stream(admitted.contributions, stream, len(wholes))
         debits = split_by_stream(admitted.costs, stream, len(wholes))
         return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
@@ -284,14 +284,14 @@ def within_set(rows: Integers, features: FeatureSet, weight: int | Integers) -> 
     Exact in int64 if d weight^2 < 2^63, as entries are bounded by the weight before they are squared.
     """
     bound = np.asarray(weight, np.int64)[..., None]
-    bounded = without_forbidden_signs(clear_rows(rows, all_entries((rows >= -bound) & (rows <= bound))), features)
+    bounded = clear_negative_rows(clear_rows(rows, all_entries((rows >= -bound) & (rows <= bound))), features)
     if features == "box":
         return bounded
     return clear_rows(bounded, np.vecdot(bounded, bounded) <= weight * weight)
 
 
-def without_forbidden_signs(rows: Integers, features: FeatureSet) -> Integers:
-    """The rows; those with a negative entry, where the set has none, become zeros."""
+def clear_negative_rows(rows: Integers, features: FeatureSet) -> Integers:
+    """The rows, with zeros for those that have a negative entry; the ball allows negative entries."""
     return rows if features == "ball" else clear_rows(rows, all_entries(rows >= 0))
 
 

@@ -25,7 +25,7 @@ from dpfuse.policy.structure import Structure
 from dpfuse.training import pathwise
 from dpfuse.training.early_stopping import Best, Fitted
 from dpfuse.training.pathwise import over_designs
-from dpfuse.training.ppo import Agent, Pool, improve, make_agent, make_agent_optimiser, narrow
+from dpfuse.training.ppo import Agent, Pool, improve, limit_spread, make_agent, make_agent_optimiser
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO
 
@@ -40,7 +40,9 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
-    joint = jax.jit(pathwise.by_chance(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure))
+    joint = jax.jit(
+        pathwise.with_random_noise(pathwise.make_update(joint_optimiser, structure, mesh, joint_loss), structure)
+    )
     encode = make_encode(structure, mesh, len(keys))
     play = make_play(structure, settings, mesh, len(keys))
     validate = pathwise.make_validate(structure, validation, optimisation.validation_draws)
@@ -58,7 +60,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
             spread = jnp.exp(agents.log_spread) if settings.joint_exploration else jnp.zeros(len(keys))
             networks, joint_state, _ = joint(networks, joint_state, constants, sampler.draw(), (step_keys, spread))
             average = mix(average, networks, (number - 1) * per_round + update + 1)
-        agents = narrow(agents, settings, number)
+        agents = limit_spread(agents, settings, number)
         pool = collect(partial(encode, networks, constants), sampler, settings.num_episodes)
         round_keys = _fold(keys, number, per_round)
         agents, agent_state = play(networks, constants, agents, agent_state, pool, round_keys)
@@ -109,7 +111,7 @@ def make_encode(
 
 
 def collect(encode: Callable[[PackedWindows], Pool], sampler: Sampler, num_episodes: int) -> Pool:
-    """At least so many episodes, from fresh windows."""
+    """At least `num_episodes` episodes, from newly drawn windows."""
     parts = [encode(sampler.draw())]
     per_draw = parts[0].state.shape[0] * parts[0].state.shape[3]
     parts += [encode(sampler.draw()) for _ in range(-(-num_episodes // per_draw) - 1)]

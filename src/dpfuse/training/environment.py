@@ -93,7 +93,7 @@ def advance(
 
 
 class Game:
-    """Episodes of a design over a recording, drawn at random and played side by side; arguments as below."""
+    """Episodes of a design on random windows of a recording, stepped together; arguments as in `SpendingVectorEnv`."""
 
     def __init__(self, design: Design, recording: Trajectories, num_envs: int, kind: ActionKind) -> None:
         _check.is_one_of("action", kind, ("share", "departure"))
@@ -150,7 +150,8 @@ class SpendingVectorEnv(VectorEnv[Floats32, Floats32, NDArray[Any]]):
         action: what an action means. `share`: the share of the budget left, in [0, 1]. `departure`: the departure from
             even spending in log-odds of that share, 0 for the share 1 / (steps left); the last release then takes all
             that is left. Finite values outside the bounds are clipped, others are refused.
-        autoreset_mode: Gymnasium's: a new episode begins with the step after the last one, or with the last one.
+        autoreset_mode: Gymnasium's `AutoresetMode`. `NEXT_STEP`: the step after the end of an episode begins a new one.
+            `SAME_STEP`: the last step of an episode does.
     """
 
     def __init__(

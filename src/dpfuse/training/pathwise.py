@@ -95,7 +95,7 @@ def fit(job: Job) -> Fitted:
     networks, constants, structure, sampler, validation, optimisation, keys, watch = job
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
-    update = jax.jit(by_chance(make_update(optimiser, structure, mesh, explored_loss), structure))
+    update = jax.jit(with_random_noise(make_update(optimiser, structure, mesh, explored_loss), structure))
     validate = make_validate(structure, validation, optimisation.validation_draws)
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     # Placed where the update returns them; otherwise its second call would compile it again.
@@ -175,8 +175,8 @@ def make_update(
     return update
 
 
-def by_chance(update: Update, structure: Structure) -> Update:
-    """The update with a key and a spread for each design in place of noise and exploration."""
+def with_random_noise(update: Update, structure: Structure) -> Update:
+    """The update, given a key and a spread for each design; it draws noise and exploration itself."""
 
     def draw(key: PRNGKeyArray, spread: Array, windows: PackedWindows) -> tuple[Array, Array]:
         def on_device(windows: PackedWindows, key: PRNGKeyArray) -> tuple[Array, Array]:

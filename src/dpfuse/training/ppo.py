@@ -91,7 +91,7 @@ def make_agent_optimiser(settings: PPO) -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.adam(settings.learning_rate))
 
 
-def narrow(agents: Agent, settings: PPO, number: int) -> Agent:
+def limit_spread(agents: Agent, settings: PPO, number: int) -> Agent:
     """The agents in round `number`: the bound on their spread falls geometrically over the rounds."""
     share = min(1.0, number / settings.num_rounds)
     ceiling = settings.spread * (settings.final_spread / settings.spread) ** share

@@ -10,7 +10,7 @@ from dpfuse.types import Trajectories
 _ROW_STEP = 64
 # The number of rows is set from the first batches, with a margin in standard deviations, and grows if a batch has more.
 # Each new size compiles the update again.
-_LOOKS = 16
+_NUM_TRIAL_BATCHES = 16
 _MARGIN = 4.0
 _GROWTH = 1.1
 
@@ -42,7 +42,7 @@ class Sampler:
         self.num_shards = max(n for n in range(1, num_devices + 1) if batch_size % n == 0)
         self._shape = (self.num_shards, batch_size // self.num_shards)
         self._rng = np.random.default_rng(seed)
-        rows = [max(len(shard.window) for shard in self._cut(self._rng)) for _ in range(_LOOKS)]
+        rows = [max(len(shard.window) for shard in self._cut(self._rng)) for _ in range(_NUM_TRIAL_BATCHES)]
         self._num_rows = _round_up(float(np.mean(rows) + _MARGIN * np.std(rows)))
 
     def draw(self, rng: np.random.Generator | None = None) -> PackedWindows:

@@ -98,9 +98,10 @@ class PPO:
         learning_rate: of g, its spread and the cost-to-go.
         clip: eps of the clipped ratio.
         gae: lambda of the generalised advantages.
-        spread, final_spread: standard deviation of the explored log-odds at the start, and its bound at the end.
-        joint_exploration: whether f and E are trained with explored actions, or with g's own.
-        paired: whether the cost of the same window and noise without exploration is subtracted.
+        spread: standard deviation of the random log-odds that are added to g's departures, at the start.
+        final_spread: upper bound of that standard deviation in the last round.
+        joint_exploration: whether the random log-odds are also added while f and E are trained.
+        paired: whether the cost of an episode has that of the same window and noise without exploration subtracted.
         critic_size: hidden units of the cost-to-go.
     """
 

@@ -4,9 +4,9 @@ A new filter of the package is a file here and a line in `FILTERS`.
 """
 
 from dpfuse.policy.filters.affine import AffineFilter
+from dpfuse.policy.filters.base import Readout, RecurrentFilter, read_features
 from dpfuse.policy.filters.gru import GRUFilter
 from dpfuse.policy.filters.guided import GuidedFilter
-from dpfuse.policy.filters.protocol import Readout, RecurrentFilter, read_features
 from dpfuse.policy.filters.sets import into_set
 
 FILTERS: dict[str, type[RecurrentFilter]] = {

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpfuse.policy.array_tree import AnyArray
-from dpfuse.policy.filters.protocol import RecurrentFilter
+from dpfuse.policy.filters.base import RecurrentFilter
 from dpfuse.policy.structure import Structure
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpfuse.policy.array_tree import AnyArray
-from dpfuse.policy.filters.protocol import RecurrentFilter
+from dpfuse.policy.filters.base import RecurrentFilter
 from dpfuse.policy.filters.sets import features_of_present
 from dpfuse.policy.gru import GRU, bias_of, over_time
 from dpfuse.policy.structure import AnyFeatures, Structure

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpfuse.policy.array_tree import AnyArray
+from dpfuse.policy.filters.base import RecurrentFilter
 from dpfuse.policy.filters.gru import make_gru_and_head
-from dpfuse.policy.filters.protocol import RecurrentFilter
 from dpfuse.policy.filters.sets import features_of_present
 from dpfuse.policy.gru import GRU, bias_of, over_time
 from dpfuse.policy.structure import AnyFeatures, Structure
@@ -47,9 +47,9 @@ class GuidedFilter(RecurrentFilter):
         memory = over_time(self.gru, jnp.swapaxes(inputs, 1, 2), present, jnp.asarray(arrived))
         return jnp.swapaxes(memory, -1, -2)
 
-    def make_readout(self, known: Float[Array, "streams e"]) -> Float[Array, "streams d h+1"]:
+    def make_readout(self, estimator_hidden: Float[Array, "streams e"]) -> Float[Array, "streams d h+1"]:
         own = jnp.concatenate([self.head.weight, bias_of(self.head).T], axis=1)
-        return own[None] + jnp.einsum("se,edh->sdh", known, self.guide)
+        return own[None] + jnp.einsum("se,edh->sdh", estimator_hidden, self.guide)
 
     def read(
         self, encoded: Float[Array, "rows h"], present: Bool[AnyArray, " rows"], readout: Float[Array, "rows d h+1"]

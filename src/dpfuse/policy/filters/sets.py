@@ -1,4 +1,4 @@
-"""The way from any numbers into the set that features live in."""
+"""Map any numbers into the feature set."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _INSIDE = 1 - 2.0**-20
 
 
 def into_set(features: AnyFeatures, raw: Float[Array, "*rows d"]) -> Float[Array, "*rows d"]:
-    """The rows carried smoothly into the feature set."""
+    """The rows mapped smoothly into the feature set."""
     if features == "unbounded":
         return raw
     if features == "box":
@@ -29,5 +29,5 @@ def into_set(features: AnyFeatures, raw: Float[Array, "*rows d"]) -> Float[Array
 def features_of_present(
     features: AnyFeatures, raw: Float[Array, "*rows d"], present: Bool[AnyArray, "*rows"]
 ) -> Float[Array, "*rows d"]:
-    """The rows carried into the feature set, 0 for those that are not present."""
+    """The rows mapped into the feature set, 0 for those that are not present."""
     return jnp.where(present[..., None], into_set(features, raw), 0.0)

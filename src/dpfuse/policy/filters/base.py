@@ -1,4 +1,4 @@
-"""The contract of the recurrent filter f, which turns each sensor's own history into features.
+"""The base class of the recurrent filter f, which turns each sensor's own history into features.
 
 The package calls a filter in two places. A live step calls `step` for the sensors that report now. Training and
 evaluation call `over_time` once for whole windows, before the loop through the releases, and `read` inside that loop.
@@ -28,9 +28,9 @@ class RecurrentFilter(eqx.Module):
     guided. Every field is a float32 array, which training changes, or static.
 
     **Guarantees** that every filter gives, for any weights; `dpfuse.check_filter` tests them
-        - Rule 2: the results of a row depend on the arguments of that row, and on the readout of its stream, alone.
+        - Independence: the results of a row depend on the arguments of that row and on the readout of its stream alone.
           They are equal bit for bit whatever the other rows hold and in whatever order the rows stand.
-        - Rule 3: features lie in the set `structure.features`, whatever was reported and released.
+        - Bounds: features lie in the set `structure.features`, whatever was reported and released.
         - A row that is not present has features 0 and keeps its memory.
         - A row that has arrived starts with memory 0, whatever `hidden` holds: its place in memory was another's.
 
@@ -77,7 +77,7 @@ class RecurrentFilter(eqx.Module):
         start = jnp.zeros((inputs.shape[1], self.hidden_size))
         return jax.lax.scan(next_step, start, (inputs, present, jnp.asarray(arrived)))[1]
 
-    def make_readout(self, known: Float[Array, "streams e"]) -> Readout:
+    def make_readout(self, estimator_hidden: Float[Array, "streams e"]) -> Readout:
         """What `read` needs of each stream, given E's memory of past releases, which is public."""
         return None
 
