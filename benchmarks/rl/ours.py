@@ -18,7 +18,7 @@ from benchmarks.rl.problem import STEPS, read_problem, units, validation_episode
 from dpfuse.policy.policy import Policy
 from dpfuse.policy.rollout import close_loop
 from dpfuse.training.alternating import collect, make_encode, make_play
-from dpfuse.training.ppo import make_agent, make_agent_optimiser, narrow
+from dpfuse.training.ppo import limit_spread, make_agent, make_agent_optimiser
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import PPO
 
@@ -76,7 +76,7 @@ def run(problem, curve: Curve, seed: int) -> None:
     number = 0
     while not curve.is_over:
         number += 1
-        agents = narrow(agents, SETTINGS, number)
+        agents = limit_spread(agents, SETTINGS, number)
         pool = collect(partial(encode, networks, constants), sampler, SETTINGS.num_episodes)
         round_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
         agents, train_state = play(networks, constants, agents, train_state, pool, round_keys)
