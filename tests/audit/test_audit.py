@@ -45,9 +45,9 @@ def audited(audited_with_runs):
 
 
 def allowed_difference(shares, num_paths):
-    """Between the leakage in the search, over `num_paths` paths, and in exact runs: six standard errors.
+    """Between the reach in the search, over `num_paths` paths, and in exact runs: six standard errors.
 
-    The search has maximised over its own paths, for which 2% of the leakage is allowed in addition.
+    The search has maximised over its own paths, for which 2% of the reach is allowed in addition.
     """
     return 0.02 * shares.mean() + 6 * shares.std() * math.sqrt(1 / num_paths + 1 / len(shares))
 

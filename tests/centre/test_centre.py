@@ -43,7 +43,7 @@ class TestTicks:
 
     def test_a_ledger_is_created_only_on_request_and_once(self, individual, tmp_path, open_centre):
         path = tmp_path / "new.db"
-        with pytest.raises(LedgerRefused, match="new.db is missing; a new ledger never replaces .* create=True"):
+        with pytest.raises(LedgerRefused, match="new.db is missing; put the ledger back, .* create=True"):
             dpfuse.FusionCentre(individual, path)
         assert not list(tmp_path.iterdir())
         dpfuse.FusionCentre(individual, path, create=True).close()

@@ -138,12 +138,12 @@ def test_a_port_in_use_is_reported_and_no_process_is_left(tmp_path):
 
 
 class TestFeedSummary:
-    def test_errors_and_missed_ticks_are_summed(self):
+    def test_errors_and_skipped_steps_are_summed(self):
         feed = FeedSummary(prior=100.0)
         for step, mean, truth in [(3, 90.0, 93.0), (4, 95.0, 91.0), (6, 95.0, None)]:
             error = None if truth is None else [mean - truth]
             feed.add({"step": step, "mean": [mean], "truth": truth and [truth], "error": error, "latency_ms": 2.0})
-        assert (feed.num_steps, feed.num_missed, feed.num_with_truth) == (3, 1, 2)
+        assert (feed.num_steps, feed.num_skipped, feed.num_with_truth) == (3, 1, 2)
         assert feed.rmse == pytest.approx(np.sqrt((9 + 16) / 2))
         assert feed.prior_rmse == pytest.approx(np.sqrt((49 + 81) / 2))
 
@@ -183,7 +183,7 @@ def test_ten_minutes_of_traffic_are_tracked_within_every_budget(tmp_path):
     url = process.stderr.readline().split()[0]
     threading.Thread(target=read_feed, args=(url, points), daemon=True).start()
     summary = end(process, 900)
-    assert summary["steps"] + summary["missed"] >= 3000  # ten minutes in steps of 0.2 s
+    assert summary["steps"] + summary["skipped"] >= 3000  # ten minutes in steps of 0.2 s
     # The feed shows every release, except those in transit at the end.
     rows = [row.step for row in public_rows(folder / "ledger.db")]
     assert len(rows) - 5 <= summary["steps"] <= len(rows)

@@ -151,7 +151,7 @@ class TestPendingDebits:
         Ledger.open(path, design).close()
         edit(path, statement)
         for is_full_check in (True, False):
-            with pytest.raises(LedgerRefused, match="accounts do not hold what was debited"):
+            with pytest.raises(LedgerRefused, match="accounts do not add up to what was debited"):
                 Ledger.open(path, design, is_full_check=is_full_check)
 
     def test_none_is_added_after_another_program_wrote_to_the_ledger(self, stopped):

@@ -309,7 +309,7 @@ class TestCommand:
         result = run("mine.toml", "--form", "general", "--symbols", "2")
         assert result.exit_code == 0, result.output
         assert "optimal with 2 symbols" in result.stdout and "simulated" in result.stdout
-        assert re.search(r"the grid half as fine +differs by \d\.\d\d%", result.stdout)
+        assert re.search(r"on a grid half as fine +\d\.\d\d% different", result.stdout)
 
     def test_an_unknown_problem_is_named(self, run):
         assert "no problem at fast; the presets are slow, onset" in str(run("fast").exception)

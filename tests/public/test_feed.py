@@ -56,7 +56,7 @@ def test_the_feed_goes_back_a_limited_number_of_steps(tmp_path, monkeypatch):
 
 
 def test_the_status_is_sent_every_second_and_when_it_changes(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(feed_module, "STATUS_EVERY_S", 0.05)
     with rig(tmp_path) as live, serving(live.app) as address, following(address, path="feed") as lines:
         assert [event["status"] for event in events(lines, 3)] == ["running"] * 3
         live.watch.status = "over"

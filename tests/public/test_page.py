@@ -108,7 +108,7 @@ def test_only_a_replay_shows_truth_error_latency_and_reports(tmp_path, visit):
             watch.tick()
             at_step(page, 1)
             assert [page.is_visible(name) for name in private] == [is_replay] * len(private)
-            assert ("It held the truth" in page.text_content("#coverage")) == is_replay
+            assert ("The true value was inside the band" in page.text_content("#coverage")) == is_replay
             assert ("truth 1.2" in page.text_content("#estimate-key")) == is_replay
             page.context.close()
 

@@ -13,7 +13,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 from dpfuse.remote.client import make_client
 from dpfuse.replay import player as player_module
 from dpfuse.replay import transports as transports_module
-from dpfuse.replay.player import Replay, SceneSequence
+from dpfuse.replay.player import Replay
+from dpfuse.replay.scenes import SceneSequence
 from dpfuse.replay.transports import OutgoingMessage, OverMQTT
 from dpfuse.wire.tokens import Tokens
 from support.replay import INTERVAL_S, SECRET, play, scenes

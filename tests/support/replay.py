@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 
 from dpfuse.remote.client import make_client
-from dpfuse.replay.player import Replay, Scene, SceneSequence
+from dpfuse.replay.player import Replay
+from dpfuse.replay.scenes import Scene, SceneSequence
 from dpfuse.wire.tokens import Tokens
 
 SECRET = bytes(range(32))

@@ -1,4 +1,4 @@
-"""The broker's files: what each account may publish and read, with a real mosquitto."""
+"""The broker's files: what each user may publish and read, with a real mosquitto."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_missing_open_files_are_logged_once_a_minute(caplog):
     logger.error("Exception in callback BaseSelectorEventLoop._start_serving(...)")
     logger.error("something else")
     assert [record.message for record in caplog.records] == [
-        "no open files left: new connections wait",
+        "the limit of open files is reached: new connections wait",
         "something else",
     ]
     assert "Traceback" not in caplog.text and "OSError" not in caplog.text

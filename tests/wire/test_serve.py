@@ -172,7 +172,7 @@ def test_a_missing_ledger_is_not_replaced_by_an_empty_one(place, tmp_path, monke
         return capsys.readouterr().err
 
     missing = refusal()
-    assert "road.db is missing; a new ledger never replaces one that may be lost: put the ledger back" in missing
+    assert "road.db is missing; put the ledger back, or give the path of the right one" in missing
     assert "dpfuse ledger create" in missing and "dpfuse serve --new" in missing
     assert not list(tmp_path.iterdir())
     Ledger.create(tmp_path / "road.db", load(place[0] / "endless.dpfuse")).close()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse._arrays import Floats
-from dpfuse.audit.checks import Check, certain
+from dpfuse.audit.checks import Check, exact_check
 from dpfuse.audit.noise import check_live
 from dpfuse.audit.runs import Transcript, run_worlds
 from dpfuse.audit.scenarios import check_exactly, live_noise, run_live, run_scenarios
@@ -31,9 +31,9 @@ class Attack:
     """The result of one attack.
 
     Attributes:
-        name: the f that was attacked.
+        name: which f was attacked, the design's own or the worst one.
         reach: the squared distance of the two worlds as a share of the budget, averaged over the runs; exact.
-        accuracy: how often the best test named the right world, from even odds.
+        accuracy: the share of runs in which the best test named the right world; guessing has one half.
         epsilon_bound: a lower bound on epsilon, at the confidence of the audit.
         scores, other_scores: log-likelihood ratios of the runs in the canary's world, and in its neighbour.
         by_hand, by_ascent: the reach of the best hand-made canary, and of the best one that gradient ascent found, in
@@ -91,12 +91,12 @@ def attack(
     comparison = f"epsilon is at least {found.epsilon_bound:.3f}, the claim is {claim.epsilon:.3f}"
     checks = [
         Check("leakage", bool(found.epsilon_bound <= claim.epsilon), comparison, 1 - claim.confidence),
-        certain(
+        exact_check(
             "every run",
             "in every run both worlds have the same weights and a distance within the budget",
             _failures(int((~transcript.is_public).sum()), max(distances), step.mechanism.budget),
         ),
-        certain(
+        exact_check(
             "live step",
             "the live step gives the sums of the runs up to float32 rounding",
             _live_differences(step, worlds, transcript),
@@ -109,12 +109,12 @@ def attack(
 
 
 def epsilon_at_least(scores: Floats, other_scores: Floats, delta: float, confidence: float) -> float:
-    """A lower bound on epsilon from scores in two neighbouring worlds; a positive score speaks for the first.
+    """A lower bound on epsilon from scores in two neighbouring worlds; a positive score favours the first.
 
-    A test by the sign of the score has two error probabilities; Clopper and Pearson give upper bounds on both. Errors
-    this small need a mu of at least some size, which the GDP curve turns into a bound on epsilon (nasr2023tight). The
-    threshold 0 is fixed before the runs and needs no correction; for Gaussian scores it is the best one. If the two
-    upper bounds add up to 1 or more, the bound on epsilon is 0.
+    The sign of the score is a test with two error probabilities. Clopper and Pearson give upper bounds on both. A
+    mechanism that is mu-GDP allows errors this small only if mu is large enough. The GDP curve turns the smallest such
+    mu into a bound on epsilon (nasr2023tight). The threshold 0 is fixed before the runs and needs no correction;
+    for Gaussian scores it is the best one. If the two upper bounds add up to 1 or more, the bound on epsilon is 0.
     """
     from scipy.stats import norm
 

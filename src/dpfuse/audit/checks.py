@@ -22,7 +22,7 @@ class Check:
     false_alarm: float = 0.0
 
 
-def certain(name: str, what: str, failures: Iterable[str]) -> Check:
+def exact_check(name: str, what: str, failures: Iterable[str]) -> Check:
     """An exact check: it passes with the finding `what`, or fails with the first failure."""
     first, *more = [*failures, None]
     if first is None:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse._arrays import Integers
-from dpfuse.audit.checks import Check, certain
+from dpfuse.audit.checks import Check, exact_check
 from dpfuse.audit.worlds import CANARY, NUM_ROWS, World, Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.budget import IndividualFilter
@@ -117,9 +117,11 @@ def check_exactly(mechanism: Mechanism, scenarios: list[Scenario], crashes: list
         ("accounts", "every account, recomputed in integers, agrees with the debits and is within the budget", account),
         ("distance", "the distance between neighbouring worlds is within the budget", _excess_distance),
     ]
-    checks = [certain("robustness", "no report stops the step", crashes)]
+    checks = [exact_check("robustness", "no report stops the step", crashes)]
     for name, what, find in rules:
-        checks.append(certain(name, what, [failure for scenario in scenarios for failure in find(mechanism, scenario)]))
+        checks.append(
+            exact_check(name, what, [failure for scenario in scenarios for failure in find(mechanism, scenario)])
+        )
     return checks
 
 

@@ -1,6 +1,6 @@
-"""The search for the worst canary of a design: hand-made trajectories, then gradient ascent on the leakage through f.
+"""The search for the worst canary of a design: hand-made trajectories, then gradient ascent on the reach through f.
 
-The leakage of a pair of trajectories is the squared distance between the sums of the two worlds,
+The reach of a pair of trajectories is the squared distance between the sums of the two worlds,
 
     sum_k |c_k - c'_k|^2,    c_k = g_k f(own measurements up to k),
 
@@ -37,7 +37,7 @@ from dpfuse.policy.step import (
     release,
 )
 
-# The features of a guided f depend on the noise, so the leakage is averaged over more paths.
+# The features of a guided f depend on the noise, so the reach is averaged over more paths.
 _NUM_PATHS, _NUM_GUIDED_PATHS = 2, 16
 _NUM_RANDOM = 4
 _BATCH = 8
@@ -53,7 +53,7 @@ class Found(NamedTuple):
 
     Attributes:
         canary, replacement: the two trajectories; `replacement` is None where the canary is removed.
-        by_hand: the largest leakage of a hand-made pair, as a share of the budget; `by_ascent`: after gradient ascent.
+        by_hand: the largest reach of a hand-made pair; `by_ascent`: after gradient ascent.
     """
 
     canary: Canary
@@ -63,7 +63,7 @@ class Found(NamedTuple):
 
 
 def find_pair(design: Design, num_steps: int, seed: int) -> Found:
-    """The pair of neighbouring trajectories with the largest leakage that the search finds."""
+    """The pair of neighbouring trajectories with the largest reach that the search finds."""
     assert design.guarantee is not None  # only designs with a guarantee are attacked
     low, high = measurement_range(design)
     others = jnp.asarray(other_reports(design, num_steps, seed), jnp.float32)
@@ -103,7 +103,7 @@ class _Setting(NamedTuple):
 
 
 def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
-    """The leakage of each pair, in batches of one compiled shape."""
+    """The reach of each pair, in batches of one compiled shape."""
     parts = []
     for first in range(0, len(pairs), _BATCH):
         part = pairs[first : first + _BATCH]
@@ -113,7 +113,7 @@ def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
 
 
 def _ascend(setting: _Setting, starts: Floats32) -> tuple[Floats32, Floats32]:
-    """The best trajectories found from each start, and their leakages. Log-odds keep them inside the range."""
+    """The best trajectories found from each start, and their reaches. Log-odds keep them inside the range."""
     optimiser = optax.adam(-_LEARNING_RATE)  # ascends
     inside = np.clip(starts, *_START_INSIDE)
     odds = jnp.log(inside / (1 - inside))
@@ -131,13 +131,13 @@ def _ascend(setting: _Setting, starts: Floats32) -> tuple[Floats32, Floats32]:
 
 @eqx.filter_jit
 def _values_and_grads(setting: _Setting, pairs: Float[AnyArray, "pairs sides K n_y"]) -> tuple[Array, Array]:
-    return jax.vmap(jax.value_and_grad(lambda pair: _leakage(setting, pair)))(jnp.asarray(pairs))
+    return jax.vmap(jax.value_and_grad(lambda pair: _reach(setting, pair)))(jnp.asarray(pairs))
 
 
-def _leakage(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array, ""]:
+def _reach(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array, ""]:
     """The mean over the noise paths of sum_k |c_k - c'_k|^2 / (2 B / alpha), for trajectories as shares of the range.
 
-    The releases are those of the world with the first trajectory; the second one is in no sum.
+    The releases come from the world with the first trajectory. The second one is added to no sum.
     """
     policy, others, noise = setting
     num_paths, constants = noise.shape[1], policy.constants

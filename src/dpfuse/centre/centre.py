@@ -28,11 +28,11 @@ from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.noise import Noise
 from dpfuse.privacy.release import Accounts, split_by_stream
-from dpfuse.public.hub import num_kept
+from dpfuse.public.hub import num_in_memory
 from dpfuse.public.rows import Published, Row
 
-# How many steps a clock may be ahead of the centre. A step that is further behind is skipped, see `Ticker`.
-_STEPS_BEHIND = 2
+# Inboxes of steps that ended more than this many steps ago, by the clock, are dropped.
+_KEPT_PAST_STEPS = 2
 # How many past steps g and E read again after a restart, for a design without an end.
 _REBUILT_STEPS = 20_000
 # Rows of the one compiled shape: enough for a street in one call. JAX splits the operations of larger shapes over
@@ -183,7 +183,7 @@ class FusionCentre:
         return _published(rows, estimate)
 
     def work_ahead(self) -> None:
-        """Start the noise of the step in progress, and put the reports that have arrived through the filter.
+        """Start drawing the noise of the step in progress, and run the filter on the reports received so far.
 
         What a report adds is the same with and without this call. The caller of `tick` may call this, at moments that
         do not depend on the reports.
@@ -205,10 +205,10 @@ class FusionCentre:
         self._carry, _ = self._step.follow(self._carry, *self._released([]))
 
     def warm_up(self) -> None:
-        """Run a step without reports and with other accounts, to compile programs, open devices and build tables.
+        """Run one step without reports on throw-away accounts.
 
-        A first time, ever or in the calling thread, may take long or fail. A thread that calls `tick` by a clock calls
-        this before, so that no step waits.
+        Everything is then compiled and opened before the first real step. This is needed once in a process, and again
+        in each thread that calls `tick` by a clock. It may take long, and it may fail.
         """
         self._draw_noise().take()
         carry = self._step.init()
@@ -251,7 +251,7 @@ class FusionCentre:
         if not max(self._now, now) <= step <= last:
             return None
         if step not in self._inboxes:
-            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _STEPS_BEHIND}
+            self._inboxes = {past: box for past, box in self._inboxes.items() if past >= now - _KEPT_PAST_STEPS}
             self._inboxes[step] = Inbox()
         return self._inboxes[step]
 
@@ -283,7 +283,7 @@ class FusionCentre:
                 carry, _ = self._step.follow(carry, *self._released([]))
             due = {row.stream: row for row in together}
             carry, estimate = self._step.follow(carry, *self._released(list(due.values())))
-            if step > last - num_kept(len(self.streams)):
+            if step > last - num_in_memory(len(self.streams)):
                 self.past += _published([due.get(stream) for stream in self.streams], estimate)
         return carry
 

@@ -7,16 +7,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from dpfuse import _check
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.public.rows import Published
+from dpfuse.public.status import TickerStatus
 
 # `work_ahead` is called at most so many intervals before the end of a step.
 _LEAD = 0.25
-
-TickerStatus = Literal["running", "over", "failed", "stopped"]
 
 
 class Ticker:
@@ -29,7 +28,7 @@ class Ticker:
         - Rows are published at t0 + n interval + delay for a whole n, as precisely as a thread wakes up, and never
           earlier than the moment of their own step. Work that is late is published at the next such moment.
         - A step is skipped if its own moment has passed before its work begins. It is never drawn late.
-        - Work that is late by less than an interval costs the step after it; the step after that is in time again.
+        - If the work of step k is late by less than one interval, step k + 1 is skipped and step k + 2 is on time.
         - Whether a report is in time is decided by the clock when it arrives. A centre that is busy neither extends nor
           shortens the time for reports.
         - `clock` depends on the start and the settings alone.
@@ -63,14 +62,14 @@ class Ticker:
         """How long the last step took. Private except in a replay, as it depends on who reports."""
         self._centre, self._publish, self._on_error = centre, publish, on_error
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
-        # Well after the release before, so that the moment of that one does not show how long this work takes.
+        # `work_ahead` begins only after the release of the step before, so that it cannot delay that release.
         self._lead_s = min(_LEAD * self.interval_s, (self.interval_s - self.delay_s) / 2)
         self._is_stopping, self._has_begun = threading.Event(), threading.Event()
         self._first_step, self._start_s = centre.now, time.monotonic()
 
     def start(self) -> Self:
         """Start the clock; the first step ends one interval after this returns."""
-        # Python's garbage collector leaves frozen objects out; going through all of them takes longer than a step.
+        # The garbage collector does not visit frozen objects. To visit all of them takes longer than a step.
         gc.collect()
         gc.freeze()
         self._thread.start()
@@ -107,7 +106,7 @@ class Ticker:
 
     def _run(self) -> None:
         try:
-            self._centre.warm_up()  # in this thread, since some of it is done once a thread
+            self._centre.warm_up()  # in this thread: some of the set-up is done for each thread
             self._first_step, self._start_s, self.status = self._centre.now, time.monotonic(), "running"
             self._centre.follow_clock(self._open_step)
             self._has_begun.set()

@@ -64,7 +64,7 @@ class FeedSummary:
             self.prior_squared_error += (point["truth"][0] - self.prior) ** 2
 
     @property
-    def num_missed(self) -> int:
+    def num_skipped(self) -> int:
         """Steps without a release."""
         return self.last_step - self.first_step + 1 - self.num_steps if self.num_steps else 0
 

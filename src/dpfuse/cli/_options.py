@@ -28,7 +28,7 @@ Garbage = Annotated[float, typer.Option(help="Probability that a report is repla
 
 Stream = Annotated[str, typer.Option(help="Name of the stream.")]
 Certificates = Annotated[
-    Path | None, typer.Option(help="Certificates to trust, if the centre or broker has made its own.")
+    Path | None, typer.Option(help="File with the certificates to trust, for a self-signed centre or broker.")
 ]
 Secret = Annotated[Path, typer.Option(help="The centre's secret, from `dpfuse token --new`. Keep it private.")]
 SensorIds = Annotated[

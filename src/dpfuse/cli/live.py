@@ -105,7 +105,7 @@ def _summary(folder: Path, feed: FeedSummary) -> dict[str, Any]:
     checked = verify(folder / "ledger.db")
     return {
         "steps": feed.num_steps,
-        "missed": feed.num_missed,
+        "skipped": feed.num_skipped,
         "rmse": feed.rmse,
         "prior_rmse": feed.prior_rmse,
         "steps_with_truth": feed.num_with_truth,
@@ -133,7 +133,7 @@ def _compare(path: Path, means: dict[int, float]) -> dict[str, Any]:
 
 def _text(summary: dict[str, Any]) -> str:
     guarantee, ledger, estimator = summary["guarantee"], summary["ledger"], summary["estimator"]
-    lines = [f"{summary['steps']:,} releases, {summary['missed']:,} ticks missed."]
+    lines = [f"{summary['steps']:,} releases, {summary['skipped']:,} steps skipped."]
     if summary["rmse"] is not None:
         lines.append(
             f"Root mean squared error {summary['rmse']:.1f} vehicles per km over {summary['steps_with_truth']:,} "

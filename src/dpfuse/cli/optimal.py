@@ -23,7 +23,7 @@ def optimal(
         Form, typer.Option(help="gaussian: the count plus noise; general: any release of one sensor.")
     ] = "gaussian",
     symbols: Annotated[
-        int, typer.Option(help="Symbols of a general release: 2, or 4, which are as good as any number.")
+        int, typer.Option(help="Number of symbols of a general release, 2 or 4; more than 4 gain nothing.")
     ] = 4,
     beliefs: Annotated[
         int | None, typer.Option(help="Nodes of belief.", show_default="81; 41 for the general form")
@@ -90,6 +90,6 @@ def _text(name: str, answer: dict[str, Any]) -> str:
     else:
         lines.append(f"  optimal with {answer['num_symbols']} symbols       {answer['value']:.4f}")
         lines.append(f"  gap of the linear programmes {answer['gap']:.1e}")
-    lines.append(f"  the grid half as fine        differs by {answer['discretisation_error']:.2%}")
+    lines.append(f"  on a grid half as fine       {answer['discretisation_error']:.2%} different")
     lines.append(f"  simulated                    {answer['simulated']['value']:.4f} (95%: {low:.4f} to {high:.4f})")
     return "\n".join([*lines, *(f"  {path}" for path in answer.get("figures", ()))])

@@ -32,7 +32,8 @@ def replay(
     garbage: Garbage = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of traffic and faults.")] = 0,
     ids_from: Annotated[
-        int | None, typer.Option(help="Smallest id; by default, from the clock, ids that no earlier replay used.")
+        int | None,
+        typer.Option(help="Smallest id. By default it is the time, so that no earlier replay had the same ids."),
     ] = None,
     mqtt: Annotated[
         str | None,

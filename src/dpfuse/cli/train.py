@@ -19,8 +19,8 @@ def train(
     adjacency: Annotated[
         Literal["replace-one", "remove-one"] | None,
         typer.Option(
-            help="How neighbouring data differ. remove-one: one sensor is missing; replace-one: one sensor's "
-            "trajectory is another."
+            help="How neighbouring data differ. remove-one: one sensor is missing in one of them; replace-one: one "
+            "sensor has another trajectory."
         ),
     ] = None,
     non_private: Annotated[

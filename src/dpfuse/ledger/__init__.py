@@ -3,7 +3,7 @@
 from dpfuse.ledger.entries import Entry
 from dpfuse.ledger.places import create_ledger, name_of, open_ledger, public_rows, verify
 from dpfuse.ledger.postgres import PostgresLedger
-from dpfuse.ledger.postgres_audit import join
+from dpfuse.ledger.postgres_reader import join
 from dpfuse.ledger.reader import LedgerCheck, StreamCheck
 from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.writer import Ledger

@@ -26,7 +26,7 @@ _ADD = """
 UPDATE accounts SET spent = spent + filled.value FROM carray(?) AS wanted
     CROSS JOIN temp.filled AS filled ON filled.rowid = wanted.rowid WHERE accounts.number = wanted.value
 """
-_REFUSED = "the accounts do not hold what was debited; put the right file back, never an old copy"
+_REFUSED = "the accounts do not add up to what was debited; put the right file back, never an old copy"
 
 
 class Balances:
@@ -86,7 +86,7 @@ class Balances:
                 if connection.changes() != len(numbers):
                     raise LedgerRefused(f"{path}: {_REFUSED}")
 
-    def written(self) -> None:
+    def mark_written(self) -> None:
         """Note that the transaction of `write` is durable."""
         self._accounts["unwritten"][:] = 0
         self._num_written = len(self._accounts)

@@ -28,7 +28,7 @@ class Debits(NamedTuple):
         debits = cls(*(np.frombuffer(part, _STORED).astype(np.int64) for part in (sensors, costs)))
         is_ascending = (debits.sensors >= 0).all() and (np.diff(debits.sensors) > 0).all()
         if debits.sensors.shape != debits.costs.shape or not is_ascending or not (debits.costs > 0).all():
-            raise ValueError("these bytes are no debits")
+            raise ValueError("sensors and costs must be debits as `to_bytes` writes them; these bytes are damaged")
         return debits
 
     def to_bytes(self) -> tuple[bytes, bytes]:

@@ -25,7 +25,7 @@ class Entry:
 
     Attributes:
         stream: its name.
-        step: its number, from 1 on. Steps may be skipped; a step below the last one is refused.
+        step: its number, from 1 on. Steps may be skipped. A skipped step is refused once a later one is committed.
         charged: what `ExactStep.contribute` or `Mechanism.charge` returned.
         ids: of the sensors that were charged, shape (m,); not needed in total accounting.
     """

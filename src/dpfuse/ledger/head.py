@@ -3,8 +3,8 @@
 A database cannot tell that it was replaced by an older copy of itself. The head file can: a ledger without the commit
 that its head file names is refused. The writer overwrites the line after every commit, so the head file is never ahead
 of its ledger, and behind it only after a crash. The line is not synced at every commit, since the commit itself is
-durable. After a power cut the head file may name an earlier commit; it then detects less, and refuses nothing that is
-right.
+durable. After a power cut the head file may name an earlier commit. Then a roll-back to that commit or a later one is
+not detected; a ledger that is in order is still accepted.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from dpfuse.errors import LedgerRefused
 
 _KIND = "dpfuse-ledger-head-1"
 
-NEVER_REPLACED = (
-    "a new ledger never replaces one that may be lost: put the ledger back, or name the right one; `dpfuse ledger "
-    "create`, `dpfuse serve --new` or, in Python, create=True make one for sensors that no other ledger has charged"
+MISSING_REMEDY = (
+    "put the ledger back, or give the path of the right one; a new ledger is only for sensors that no other ledger has "
+    "charged: make it with `dpfuse ledger create`, `dpfuse serve --new` or, in Python, create=True"
 )
 """The remedy for a ledger that is not found."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger import postgres_audit, reader
+from dpfuse.ledger import postgres_reader, reader
 from dpfuse.ledger.postgres import PostgresLedger
 from dpfuse.ledger.postgres_store import Address, is_address
 from dpfuse.ledger.writer import Ledger
@@ -53,13 +53,13 @@ def verify(where: Place) -> reader.LedgerCheck:
         LedgerRefused: if a row was changed, added, moved or is missing, if the ledger is behind its head file, if a
             budget was exceeded, or if accounts do not add up to what was debited.
     """
-    return postgres_audit.verify(where) if is_address(where) else reader.verify(where)
+    return postgres_reader.verify(where) if is_address(where) else reader.verify(where)
 
 
 def public_rows(where: Place, stream: str | None = None, start: int = 1) -> Iterator[Row]:
     """The public rows of one stream, or of all, from step `start` on and sorted by step."""
     if is_address(where):
-        return postgres_audit.public_rows(where, stream, start)
+        return postgres_reader.public_rows(where, stream, start)
     return reader.public_rows(where, stream, start)
 
 

@@ -23,7 +23,7 @@ from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.debits import Debits
 from dpfuse.ledger.entries import Entry
 from dpfuse.ledger.head import Head, HeadFile, SharedHeadFile
-from dpfuse.ledger.postgres_audit import head_path, read_known_head, spent_in, write_new_head
+from dpfuse.ledger.postgres_reader import head_path, read_known_head, spent_in, write_new_head
 from dpfuse.ledger.postgres_schema import has_ledger, make_tables
 from dpfuse.ledger.postgres_store import (
     ALL_ON,
@@ -33,7 +33,7 @@ from dpfuse.ledger.postgres_store import (
     check_private,
     connect,
     driver,
-    refusals,
+    raising_ledger_refused,
     snapshot_of,
 )
 from dpfuse.ledger.reader import COLUMNS, LedgerCheck, check_rows
@@ -129,7 +129,7 @@ class PostgresLedger(Ledger):
         """
         address = Address.parse(os.fspath(path))
         terms = Terms.of(design, streams, secrets.token_hex(16))
-        with refusals(address), closing(connect(address, is_new=True)) as connection:
+        with raising_ledger_refused(address), closing(connect(address, is_new=True)) as connection:
             check_durable(connection, address)
             if has_ledger(connection, address):
                 raise LedgerRefused(f"{address} holds a ledger already; open it, or choose another schema")
@@ -161,7 +161,7 @@ class PostgresLedger(Ledger):
             head: where this host keeps its head file; None for `head_path`.
         """
         address = Address.parse(os.fspath(path))
-        with refusals(address), ExitStack() as opened:
+        with raising_ledger_refused(address), ExitStack() as opened:
             connection = opened.enter_context(closing(connect(address)))
             check_durable(connection, address)
             check_private(connection, address)
@@ -292,7 +292,7 @@ class PostgresLedger(Ledger):
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
         """Closes the ledger on any error: what was committed is then known only after opening it again."""
-        with refusals(self._address):
+        with raising_ledger_refused(self._address):
             try:
                 yield
             except BaseException:

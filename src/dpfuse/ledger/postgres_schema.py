@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger.head import NEVER_REPLACED
+from dpfuse.ledger.head import MISSING_REMEDY
 from dpfuse.ledger.terms import Terms
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def check_version(connection: Connection[Any], address: Address) -> None:
     query = f"SELECT number FROM {address.quoted}.version"
     found = has_ledger(connection, address) and connection.execute(query).fetchall()
     if not found:
-        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; {NEVER_REPLACED}")
+        raise LedgerRefused(f"{address} holds no ledger in schema {address.schema}; {MISSING_REMEDY}")
     if found != [(SCHEMA_VERSION,)]:
         raise LedgerRefused(
             f"{address} has ledger version {found[0][0]}, this dpfuse reads {SCHEMA_VERSION}; use the dpfuse that "

@@ -204,14 +204,14 @@ def check_private(connection: Connection[Any], address: Address) -> None:
 @contextmanager
 def reading(address: Address) -> Iterator[tuple[Snapshot, Terms]]:
     """A ledger at one moment, and its terms."""
-    with refusals(address), closing(connect(address)) as connection:
+    with raising_ledger_refused(address), closing(connect(address)) as connection:
         connection.execute("SET idle_in_transaction_session_timeout = 0")  # a reader locks nothing, and may be slow
         with snapshot_of(connection) as snapshot:
             yield snapshot, read_terms(snapshot, address)
 
 
 @contextmanager
-def refusals(address: Address) -> Iterator[None]:
+def raising_ledger_refused(address: Address) -> Iterator[None]:
     """Turn errors of server and disk into `LedgerRefused` with a remedy; the server's own text is never shown."""
     psycopg = driver()
     try:

@@ -14,7 +14,7 @@ from dpfuse import _check
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.balances import Balances
 from dpfuse.ledger.head import Head, head_path, read_head
-from dpfuse.ledger.store import check_exists, connect, read_terms, refusals
+from dpfuse.ledger.store import check_exists, connect, raising_ledger_refused, read_terms
 from dpfuse.ledger.terms import Terms, next_tip
 from dpfuse.public.rows import Row
 
@@ -83,8 +83,8 @@ def public_rows(path: str | os.PathLike[str], stream: str | None = None, start: 
 
 @contextmanager
 def _snapshot(path: Path) -> Iterator[tuple[Connection, Terms, Head]]:
-    """The ledger at one moment. The head is read first, so that a commit made meanwhile is ahead of it."""
-    with refusals(path):
+    """The ledger at one moment. The head is read first: the database then holds the commit that it names."""
+    with raising_ledger_refused(path):
         check_exists(path)
         head = read_head(head_path(path))
         with closing(connect(path, read_only=True)) as connection:
@@ -93,7 +93,7 @@ def _snapshot(path: Path) -> Iterator[tuple[Connection, Terms, Head]]:
 
 
 def check(connection: Connection, path: Path, terms: Terms, head: Head, *, is_full: bool = True) -> LedgerCheck:
-    """Check a ledger in SQLite, as `check_rows`; a full check covers the file itself, too."""
+    """Check a ledger in SQLite by `check_rows`; a full check also reads every page of the file."""
     if is_full and connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
         raise LedgerRefused(f"{path} is damaged; {_REMEDY}")
     return check_rows(connection, path, terms, head, is_full=is_full, spent=_spent(connection, path, terms))
@@ -218,5 +218,5 @@ def _check_row(found: LedgerCheck, row: Row, path: object) -> None:
     is_of_design = len(row.release) == 8 * terms.dimension and row.step <= (terms.horizon or row.step)
     if not is_of_design or (row.cost, row.budget_left) != (cost, left) or (left is not None and left < 0):
         raise LedgerRefused(
-            f"{path}: step {row.step} of stream {row.stream!r} has another size or cost than its design; {_REMEDY}"
+            f"{path}: step {row.step} of stream {row.stream!r} does not have the size or cost of its design; {_REMEDY}"
         )

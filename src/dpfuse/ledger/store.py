@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfuse._extras import requires_extra
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger.head import NEVER_REPLACED, head_path
+from dpfuse.ledger.head import MISSING_REMEDY, head_path
 from dpfuse.ledger.terms import Terms
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def check_exists(path: Path) -> None:
             f"{path} is missing and its head file is there: what was spent is not known; put the ledger back, or, if "
             f"nothing was ever released from it, remove {head_path(path)}"
         )
-    raise LedgerRefused(f"{path} is missing; {NEVER_REPLACED}")
+    raise LedgerRefused(f"{path} is missing; {MISSING_REMEDY}")
 
 
 def _check_version(connection: Connection, path: Path) -> None:
@@ -163,7 +163,7 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def refusals(path: object) -> Iterator[None]:
+def raising_ledger_refused(path: object) -> Iterator[None]:
     """Turn errors of SQLite and of the disk into `LedgerRefused` with a remedy; SQLite's own text is never shown."""
     apsw = sqlite()
     try:

@@ -18,7 +18,15 @@ from dpfuse.ledger.debits import NO_DEBITS, Debits
 from dpfuse.ledger.entries import Entry, check_entries, check_undrawn, left_after, sum_debits
 from dpfuse.ledger.head import Head, HeadFile, head_path, read_head
 from dpfuse.ledger.reader import COLUMNS, LedgerCheck, check
-from dpfuse.ledger.store import check_exists, connect, make_tables, read_terms, refusals, sqlite, sync_folder
+from dpfuse.ledger.store import (
+    check_exists,
+    connect,
+    make_tables,
+    raising_ledger_refused,
+    read_terms,
+    sqlite,
+    sync_folder,
+)
 from dpfuse.ledger.terms import Terms, next_tip
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
 from dpfuse.privacy.noise import Noise
@@ -54,7 +62,7 @@ class Ledger:
           the transaction that records the release.
         - Noise is drawn inside `commit`, which returns a row only when it is durable.
         - A step that was committed is never drawn again: `commit` returns the stored row.
-        - A step below the last one is refused. There are no refunds.
+        - A step that was skipped is refused once a later one of its stream is committed. There are no refunds.
         - There is one writer. A second one is refused while this one, or its process, lives. A forked child is refused.
         - A full disk, a damaged file, and a file that was changed, rolled back, replaced or lost raise `LedgerRefused`,
           and nothing is released.
@@ -90,7 +98,7 @@ class Ledger:
         terms = Terms.of(design, streams, secrets.token_hex(16))
         if target.exists() or head_path(target).exists():
             raise LedgerRefused(f"{target} or its head file is there already; open it, or choose another name")
-        with refusals(target):
+        with raising_ledger_refused(target):
             # The head file comes first: after a crash in between there is one without a ledger, which is refused.
             head = HeadFile(head_path(target), create=True)
             try:
@@ -112,7 +120,7 @@ class Ledger:
                 That makes the restart of a long ledger quick; `verify` can check the rest while the writer works.
         """
         target = Path(path).resolve()
-        with refusals(target), ExitStack() as opened:
+        with raising_ledger_refused(target), ExitStack() as opened:
             check_exists(target)
             head = opened.enter_context(closing(HeadFile(head_path(target))))
             connection = opened.enter_context(closing(connect(target)))
@@ -187,7 +195,7 @@ class Ledger:
 
         Args:
             entries: at most one for each stream.
-            noise: for all entries, one after the other; None draws it here.
+            noise: the noise of all entries, in their order; None draws it here.
 
         Raises:
             BudgetExceeded: a step costs more than its stream has left; nothing was recorded.
@@ -255,7 +263,7 @@ class Ledger:
             self._balances.write(self._connection, self.path)
             self._connection.execute("DELETE FROM debits WHERE commit_number <= ?", (self._progress.num_commits,))
             self._connection.execute("COMMIT")
-            self._balances.written()
+            self._balances.mark_written()
 
     def _close_files(self) -> None:
         if self._is_open:
@@ -344,10 +352,10 @@ class Ledger:
     @contextmanager
     def _closing_on_error(self) -> Iterator[None]:
         """Closes the ledger on any error: what was committed is then known only after opening it again."""
-        with refusals(self.path):
+        with raising_ledger_refused(self.path):
             try:
                 yield
-            except sqlite().IOError:  # the number of the system's error tells more
+            except sqlite().IOError:  # the system's error number names the cause, such as a full disk
                 number = self._connection.system_errno
                 self._close_files()
                 raise OSError(number, "in SQLite") from None

@@ -1,7 +1,7 @@
 """What the page receives for each release: a function of releases and public settings alone.
 
 In a replay, where the data is simulated or public, a point also holds the truth, the error, the latency of the tick and
-the number of reports. Nothing else in the package shows these.
+the number of reports. A centre with real sensors shows none of these.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 HISTORY_S = 300.0
 """Seconds of the past that a newly opened page shows, at most."""
 _MAX_STEPS = 3000
-HEARTBEAT_S = 1.0
+STATUS_EVERY_S = 1.0
 
 
 class Feed:
@@ -37,6 +37,7 @@ class Feed:
           public settings. A centre with real sensors has no notes.
 
     Args:
+        interval_s, delay_s: see `Ticker`.
         first_step: the first step of this process; a page sees by it that the centre was restarted.
         status: returns the ticker's status: running, over, failed or stopped.
         notes: truth, number of reports and latency, in a replay.
@@ -48,6 +49,7 @@ class Feed:
         design: Design,
         *,
         interval_s: float,
+        delay_s: float,
         first_step: int = 1,
         status: Callable[[], str] = lambda: "running",
         notes: ReplayNotes | None = None,
@@ -55,7 +57,7 @@ class Feed:
         if design.guarantee is None:
             raise ValueError("design must have a guarantee to be shown; the non-private floor has none")
         self.hub, self.design, self.guarantee = hub, design, design.guarantee
-        self.interval_s, self.first_step = interval_s, first_step
+        self.interval_s, self.delay_s, self.first_step = interval_s, delay_s, first_step
         self._status, self._notes = status, notes
         self.fingerprint = design.fingerprint
         self._num_released = dict.fromkeys(hub.streams, 0)
@@ -72,7 +74,7 @@ class Feed:
 
     @property
     def spent_below(self) -> float:
-        """A total budget counts as spent at this loss left: releases after that are noise."""
+        """A total budget counts as spent once no more than this loss is left; later releases are noise alone."""
         return 2 * HEADROOM * self.guarantee.budget
 
     def is_spent(self, stream: str) -> bool:
@@ -99,14 +101,14 @@ class Feed:
             self._num_released[one.row.stream] += 1
 
     async def frames(self, stream: str, start: int = 1) -> AsyncIterator[bytes]:
-        """Server-sent events: the status every `HEARTBEAT_S` and when it changes, and a point for each release."""
+        """Server-sent events: the status every `STATUS_EVERY_S` and when it changes, and a point for each release."""
         start = max(start, self.hub.last_step(stream) - self.num_kept + 1)
         status, due = None, time.monotonic()
         yield b"retry: 500\n\n"
         while True:
             number = self.hub.number
             if status != (status := self.status) or time.monotonic() >= due:
-                due = time.monotonic() + HEARTBEAT_S
+                due = time.monotonic() + STATUS_EVERY_S
                 described = {"status": status, "first_step": self.first_step, "step": self.hub.last_step(stream)}
                 yield b"event: status\ndata: %s\n\n" % json.dumps(described | {"design": self.fingerprint}).encode()
             published = self.hub.recent(stream, start)

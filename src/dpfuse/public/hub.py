@@ -45,7 +45,7 @@ class Hub:
         self._history = history
         self._last = dict(last_steps)
         self._first = {stream: step + 1 for stream, step in last_steps.items()}
-        kept = num_kept(len(self._last))
+        kept = num_in_memory(len(self._last))
         self._recent: dict[str, deque[Published]] = {stream: deque(maxlen=kept) for stream in self._last}
         self._changed = threading.Condition()
         self._waiting: dict[asyncio.Future[None], asyncio.AbstractEventLoop] = {}
@@ -62,7 +62,7 @@ class Hub:
 
     @property
     def number(self) -> int:
-        """How many times something was published; `wait` takes it."""
+        """How many times something was published or the hub was closed; `wait` takes it."""
         return self._number
 
     @property
@@ -150,7 +150,7 @@ class Hub:
                 loop.call_soon_threadsafe(_resolve, futures)
 
 
-def num_kept(num_streams: int) -> int:
+def num_in_memory(num_streams: int) -> int:
     """The number of releases of each stream that are kept in memory; public."""
     return min(_MAX_KEPT, max(_MIN_KEPT, _KEPT_TOTAL // num_streams))
 

@@ -16,6 +16,7 @@ from fastapi import APIRouter, Response
 from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import as_loss
 from dpfuse.public.openapi import answers
+from dpfuse.public.status import STATUSES
 
 with requires_extra("live", "GET /metrics"):
     from prometheus_client import CollectorRegistry
@@ -25,14 +26,13 @@ with requires_extra("live", "GET /metrics"):
 if TYPE_CHECKING:
     from dpfuse.public.feed import Feed
 
-STATUSES = ("running", "over", "failed", "stopped")
 # A centre is late if more than so many steps, and more than so many seconds of steps, are missing.
 _LATE_STEPS, _LATE_S = 5, 2.0
 
 HEALTH = {
     "type": "object",
     "properties": {
-        "health": {"enum": ["ok", "late", "over", "failed", "stopped"]},
+        "health": {"enum": ["ok", "late", *(status for status in STATUSES if status != "running")]},
         "status": {"enum": list(STATUSES)},
         "step": {"type": "integer", "description": "the last released step of the slowest stream"},
         "steps_behind": {"type": "integer", "description": "steps that, by the clock, should have been released since"},

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dpfuse.public.status import STATUSES
+
 Schema = dict[str, Any]
 
 INTEGER: Schema = {"type": "integer"}
@@ -26,8 +28,11 @@ CLOCK = make_object(
     closes_in_s=NUMBER,
     interval_s=NUMBER,
     delay_s=NUMBER,
-    is_over={"type": "boolean", "description": "a finite design has made its last release"},
-    status={"enum": ["running", "over", "failed", "stopped"]},
+    is_over={
+        "type": "boolean",
+        "description": "the last step of a finite design has ended; its release leaves delay_s later",
+    },
+    status={"enum": list(STATUSES)},
     spent=make_array({"type": "string", "description": "streams whose total budget is spent"}),
 )
 RELEASE = make_object(
@@ -54,14 +59,15 @@ _ERRORS = {
     415: "the body is not application/json",
     422: "a parameter or the body is not as described",
     429: "too many subscribers",
+    500: "the centre failed to answer; its log names the error",
     503: "too many connections, or the centre stops",
 }
 
 
 def answers(status: int, schema: Schema | str, *errors: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a path: its answer, as a JSON schema or a media type, and its errors with 503 added."""
+    """The `responses` of a path: its answer, as a JSON schema or a media type, and its errors; all have 500 and 503."""
     content = {schema: {}} if isinstance(schema, str) else {"application/json": {"schema": schema}}
     described: dict[int | str, dict[str, Any]] = {status: {"description": "as described", "content": content}}
-    for code in (*errors, 503):
+    for code in (*errors, 500, 503):
         described[code] = {"description": _ERRORS[code], "content": {"application/json": {"schema": ERROR}}}
     return described

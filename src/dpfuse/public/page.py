@@ -99,6 +99,7 @@ def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "streams": list(feed.hub.streams),
         "interval_s": feed.interval_s,
+        "delay_s": feed.delay_s,
         "num_kept": feed.num_kept,
         "is_replay": feed.is_replay,
         "labels": [_label(name) for name in names],

@@ -10,7 +10,8 @@ _MAX_NOTES = 65536
 class ReplayNotes:
     """Truth, number of reports and latency of the last steps of a replay, where the data is simulated or public.
 
-    A centre with real sensors has no object of this class: the number of reports and the time of a step are private.
+    These are the only values in `public` that depend on anything but releases and public settings. A centre with real
+    sensors has no object of this class: there the number of reports and the time of a step are private.
     """
 
     def __init__(self) -> None:

@@ -64,9 +64,9 @@ class RemoteEstimator:
         estimator = dpfuse.RemoteEstimator.load("road.estimator")
         estimate = estimator.update({"stream": "main", "step": 1, "release": [...], ...})
 
-    The estimates are those of the centre: both run the same function on the released integers. A step that the centre
-    skipped counts as a release of value 0 with weight 0. Releases of several streams may come in any order between
-    streams; those of one stream come in order.
+    The estimates are those of the centre up to float32 rounding: both run the same function on the released integers.
+    A step that the centre skipped counts as a release of value 0 with weight 0. Releases of several streams may come in
+    any order between streams; those of one stream come in order.
     """
 
     def __init__(self, path: str | os.PathLike[str], parts: Sequence[Part] = ()) -> None:
@@ -135,7 +135,7 @@ class RemoteEstimator:
 
 
 def _compiled(policy: Policy) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """E's step, and E's steps for a number of skipped steps, both compiled with E's weights as constants."""
+    """Two compiled functions: E's step for a release, and E's steps for a number of skipped steps."""
     import jax
 
     from dpfuse.policy.step import estimate

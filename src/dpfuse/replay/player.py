@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
-from dpfuse._arrays import Integers
 from dpfuse.replay.faults import Faults, make_garbage
+from dpfuse.replay.scenes import Scene, SceneSequence
 from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport, post
 from dpfuse.wire.tokens import Tokens
 
@@ -26,27 +26,6 @@ _SEND_AT = 0.1
 _READ_CLOCK_EVERY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _BATCH = 1000
-
-
-class Scene(NamedTuple):
-    """One time step of the data.
-
-    Attributes:
-        state: the true state, shape (n_x,).
-        sensors: ids of the sensors that report, shape (m,).
-        measurements: shape (m, n_y).
-    """
-
-    state: NDArray[Any]
-    sensors: Integers
-    measurements: NDArray[Any]
-
-
-class SceneSequence(NamedTuple):
-    """Scenes in the order of time, `interval_s` seconds from one to the next."""
-
-    scenes: Iterator[Scene]
-    interval_s: float
 
 
 @dataclass

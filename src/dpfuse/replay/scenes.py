@@ -5,17 +5,39 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dpfuse import _check
 from dpfuse._arrays import Booleans, Integers
 from dpfuse.data import us101
-from dpfuse.replay.player import Scene, SceneSequence
 from dpfuse.systems import freeway
 from dpfuse.types import Trajectories
 
 _FREEWAY_INTERVAL_S = 0.2
+
+
+class Scene(NamedTuple):
+    """One time step of the data.
+
+    Attributes:
+        state: the true state, shape (n_x,).
+        sensors: ids of the sensors that report, shape (m,).
+        measurements: shape (m, n_y).
+    """
+
+    state: NDArray[Any]
+    sensors: Integers
+    measurements: NDArray[Any]
+
+
+class SceneSequence(NamedTuple):
+    """Scenes in the order of time, `interval_s` seconds from one to the next."""
+
+    scenes: Iterator[Scene]
+    interval_s: float
 
 
 def make_scenes(

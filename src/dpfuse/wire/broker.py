@@ -1,4 +1,4 @@
-"""Configuration files for a mosquitto broker: its accounts and what each of them may publish and read."""
+"""Configuration files for a mosquitto broker: its users and what each of them may publish and read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dpfuse.wire.messages import MAX_REPORT
 from dpfuse.wire.tokens import Tokens
 
 CENTRE, ESTIMATOR = "centre", "estimator"
-"""Accounts of the broker. Each sensor has an account too; its name is the sensor's id."""
+"""Users of the broker. Each sensor is a user, too; its user name is its id."""
 
 _CONFIGURATION = """\
 # Written by `dpfuse broker`. Start it with: mosquitto -c {folder}/mosquitto.conf
@@ -28,7 +28,7 @@ listener {port} {host}
 # certfile {folder}/server.crt
 # keyfile {folder}/server.key
 
-# The accounts, and what each may publish and read. What these files do not allow is forbidden.
+# The users, and what each may publish and read. What these files do not allow is forbidden.
 allow_anonymous false
 password_file {folder}/passwords
 acl_file {folder}/acl
@@ -69,8 +69,8 @@ topic write dpfuse/+/releases
 user {ESTIMATOR}
 topic read dpfuse/+/releases
 
-# A sensor's account has its id as its name. A sensor publishes its own reports and reads releases, which tell it the
-# step. mosquitto warns that the second pattern names no user; that is intended.
+# The user name of a sensor is its id. A sensor publishes its own reports and reads releases, which tell it the step.
+# mosquitto warns that the second pattern names no user; that is intended.
 pattern write dpfuse/+/reports/%u
 pattern read dpfuse/+/releases
 """
@@ -97,9 +97,9 @@ def write_broker(
     """
     target = Path(folder).resolve()
     target.mkdir(parents=True, exist_ok=True)
-    accounts = {name: tokens.password(name) for name in (CENTRE, ESTIMATOR)}
-    accounts |= {str(sensor): tokens.issue(sensor) for sensor in sensors}
-    passwords = "".join(f"{name}:{_hash(password)}\n" for name, password in accounts.items())
+    users = {name: tokens.password(name) for name in (CENTRE, ESTIMATOR)}
+    users |= {str(sensor): tokens.issue(sensor) for sensor in sensors}
+    passwords = "".join(f"{name}:{_hash(password)}\n" for name, password in users.items())
     user = pwd.getpwuid(os.getuid()).pw_name
     limits = {"inflight": MAX_INFLIGHT, "size": MAX_REPORT + 512, "session_s": SESSION_S}
     configuration = _CONFIGURATION.format(folder=target, user=user, host=host, port=port, **limits)
@@ -110,7 +110,7 @@ def write_broker(
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file in one step; only its owner may read it, as the list of accounts is private."""
+    """Replace the file in one step; only its owner may read it, as the list of users is private."""
     new = path.with_name(f"{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from dpfuse._extras import requires_extra
 
-# One process has no use for more; some systems allow a thousand million.
+# Some systems allow a thousand million open files, far more than one process needs.
 _MAX_FILES = 65536
 BACKLOG = 256
 """Connections that may wait to be accepted: asyncio accepts so many at once, before any can be refused."""
@@ -76,7 +76,7 @@ def limited_protocol(limits: ConnectionLimits, refuse: Any) -> Any:
 
 
 class LogSeldom(logging.Filter):
-    """Keeps one line a minute about missing open files: asyncio logs each of them with a traceback."""
+    """Logs at most one line a minute when no file can be opened; asyncio logs each failure with a traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class LogSeldom(logging.Filter):
         message = record.getMessage()
         if "out of system resource" not in message and "_start_serving" not in message:  # the second is its retry
             return True
-        record.msg, record.args, record.exc_info = "no open files left: new connections wait", (), None
+        record.msg, record.args, record.exc_info = "the limit of open files is reached: new connections wait", (), None
         is_time = time.monotonic() >= self._next_s
         if is_time:
             self._next_s = time.monotonic() + _LOG_EVERY_S

@@ -83,14 +83,21 @@ def make_app(
     app = FastAPI(
         title="dpfuse fusion centre",
         version="1",
-        description="Takes private reports and publishes releases under a hard privacy budget.",
+        description="Takes private reports and publishes releases under a hard privacy budget. A path answers 405 to a "
+        "method that is not listed here.",
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
     )
     design, notes = centre.design, intake.notes
     feed = Feed(
-        hub, design, interval_s=ticker.interval_s, first_step=centre.now, status=lambda: ticker.status, notes=notes
+        hub,
+        design,
+        interval_s=ticker.interval_s,
+        delay_s=ticker.delay_s,
+        first_step=centre.now,
+        status=lambda: ticker.status,
+        notes=notes,
     )
     statement = state_guarantee(
         feed.guarantee,
@@ -159,7 +166,7 @@ def _add_releases(app: FastAPI, ticker: Ticker, hub: Hub, subscribers: Subscribe
 
 
 def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, statement: Statement) -> None:
-    guarantee = statement.to_dict() | _settings(feed, ticker.delay_s)
+    guarantee = statement.to_dict() | _settings(feed)
 
     @app.get("/v1/clock", responses=answers(200, CLOCK), tags=["facts"])
     async def get_clock() -> Response:
@@ -173,7 +180,7 @@ def _add_facts(app: FastAPI, ticker: Ticker, feed: Feed, statement: Statement) -
         return _answer(guarantee)
 
 
-def _settings(feed: Feed, delay_s: float) -> dict[str, Any]:
+def _settings(feed: Feed) -> dict[str, Any]:
     """The public settings of a centre."""
     structure, constants = feed.design.structure, feed.design.policy.constants
     ranges = zip(constants.measurement_low.tolist(), constants.measurement_high.tolist(), strict=True)
@@ -181,7 +188,7 @@ def _settings(feed: Feed, delay_s: float) -> dict[str, Any]:
         "fingerprint": feed.fingerprint,
         "streams": list(feed.hub.streams),
         "interval_s": feed.interval_s,
-        "delay_s": delay_s,
+        "delay_s": feed.delay_s,
         "channels": [{"low": low, "high": high} for low, high in ranges],
         "num_states": structure.num_states,
         "dimension": structure.dimension,
@@ -321,4 +328,6 @@ class _HideErrors:
             place = traceback.extract_tb(error.__traceback__)[-1]
             _log.error("%s in %s, line %s", type(error).__name__, place.filename, place.lineno)
             if not is_started and scope["type"] == "http":
-                await _error(500, "internal", "the centre has an error of its own; see its log")(scope, receive, send)
+                await _error(500, "internal", "the centre failed to answer; its log names the error")(
+                    scope, receive, send
+                )

@@ -16,19 +16,21 @@ if TYPE_CHECKING:
 
 # About a millisecond of work.
 _PART_SIZE = 200
-# No work starts this long before or after the moment of a release, or this share of the interval if that is shorter.
+# No part starts this long before the moment of a release, or this share of the interval if that is shorter. It waits
+# until as long after that moment.
 _QUIET_S, _QUIET_SHARE = 0.003, 0.02
 
 
 class Intake:
     """Checks whose message it is, reads the report in it and hands the report to the centre.
 
-    A transport decodes the JSON, calls `accept` and sends its own kind of answer.
+    A transport decodes the JSON, calls `accept` and sends its own kind of answer. A transport on the event loop that
+    also sends the releases calls `accept_batch`.
 
     **Guarantees**
-        - The positions that come back depend on the messages and the centre's secret alone.
-        - `accept_batch` never delays a release, so the time of a release does not show how many reports came: it takes
-          a batch in small parts and works on none of them around the moment of a release, which is public.
+        - Which messages are refused depends on the messages and the secret alone.
+        - `accept_batch` never delays a release, so the time of a release does not show how many reports came. It takes
+          a batch in small parts and starts no part just before the moment of a release, which is public.
 
     Args:
         notes: counts reports in a replay; None for a centre with real sensors.

@@ -25,7 +25,7 @@ MAX_BATCH = 2000
 MAX_REPORT = 4096
 """Bytes of one MQTT message."""
 MAX_LENIENT = 64 * 1024
-"""Bytes of a text that may hold numbers that JSON does not allow; its parser is slow and blocks all threads."""
+"""A text of more bytes must be strict JSON. Numbers such as NaN need a slow parser, which blocks all threads."""
 
 _STREAM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 

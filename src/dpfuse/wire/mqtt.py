@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _TOPIC = re.compile(r"dpfuse/([^/]+)/reports/(0|[1-9][0-9]{0,18})", re.ASCII)
 _TOPICS_PER_REQUEST = 100
-# Steps that are published again after a restart: the centre before may have stopped before it published them.
+# Steps that are published again after a restart: the centre may have been killed after it committed them.
 _REPEATED_STEPS = 10
 _log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Bridge:
         - No payload can stop the bridge, and the log holds nothing of a payload.
 
     Args:
-        password: of the broker's account `centre`.
+        password: of the broker's user `centre`.
         ca: a file with the certificates to trust, for a broker with TLS.
     """
 
@@ -124,7 +124,7 @@ class Bridge:
         if not self._is_stopped:
             hint = "" if self.is_connected else self._hint
             self._is_connected.clear()
-            if "refused" not in self._logged:  # that line says more
+            if "refused" not in self._logged:  # the warning of the refusal names the cause
                 self._warn_once("lost", f"the broker closed the connection; the centre keeps trying{hint}")
 
     def _warn_once(self, kind: str, text: str) -> None:

@@ -62,7 +62,7 @@ class CentreOptions:
 
     Attributes:
         streams: the names of the streams; None for those of the ledger, or "main" in a new one.
-        is_new: make the ledger. Refused if the ledger exists; without it, refused if the ledger is missing.
+        is_new: True makes the ledger, and is refused if there is one. False is refused if there is none.
         interval_s, delay_s: see `Ticker`.
         is_replay: the data is simulated or public, so the page may show truth, latency and number of reports.
         labels: the page's name for each coordinate of the state.

@@ -1,9 +1,9 @@
-"""Tokens: each one allows to send reports as one sensor.
+"""Tokens: the holder of a token may send reports as one sensor.
 
     token = "<id>." + hex(HMAC-SHA256(secret, "dpfuse sensor <id>"))
 
-The centre keeps one secret and no list: a token is valid if the secret made it. The passwords of the broker's accounts
-come from the same secret and the text "dpfuse account <name>".
+The centre keeps one secret and no list: a token is valid if the secret made it. The passwords of the broker's users
+come from the same secret and the text "dpfuse account <user>".
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Tokens:
         self._sensors[token] = sensor
         return sensor
 
-    def password(self, account: str) -> str:
-        """The password of an account of the broker."""
-        return self._sign(f"dpfuse account {account}")
+    def password(self, user: str) -> str:
+        """The password of a user of the broker."""
+        return self._sign(f"dpfuse account {user}")
 
     def __repr__(self) -> str:
         return "Tokens(...)"

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger import PostgresLedger, join, postgres_audit, public_rows, verify
+from dpfuse.ledger import PostgresLedger, join, postgres_reader, public_rows, verify
 from support.ledger_contract import STREAMS, entry, make_ledger_design
 from support.postgres_ledger import by_hand, either, refused
 
@@ -43,7 +43,7 @@ class TestVerify:
             ("UPDATE version SET number = 3", "has ledger version 3, this dpfuse reads 2; use the dpfuse that wrote"),
             ("UPDATE terms SET content = '{}'", "has terms that cannot be read; it was changed by hand"),
             ("DROP TABLE commits", "lacks a table of the ledger; it was changed by hand"),
-            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; a new ledger never replaces"),
+            ("DROP TABLE version", "holds no ledger in schema ledger_[0-9]+; put the ledger back"),
         ],
     )
     def test_a_ledger_that_was_changed_by_hand_is_refused(self, server, closed_ledger, statement, message):
@@ -137,11 +137,11 @@ class TestHeads:
         monkeypatch.setenv("DPFUSE_STATE", str(tmp_path))
         monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        paths = [postgres_audit.head_path("ab"), postgres_audit.head_path("ab", "named")]
+        paths = [postgres_reader.head_path("ab"), postgres_reader.head_path("ab", "named")]
         monkeypatch.delenv("DPFUSE_STATE")
-        paths.append(postgres_audit.head_path("ab"))
+        paths.append(postgres_reader.head_path("ab"))
         monkeypatch.delenv("XDG_STATE_HOME")
-        paths.append(postgres_audit.head_path("ab"))
+        paths.append(postgres_reader.head_path("ab"))
         found = [os.path.relpath(path, tmp_path) for path in paths[:1] + paths[2:]]
         assert found == ["ab.head", "xdg/dpfuse/ab.head", "home/.local/state/dpfuse/ab.head"]
         assert paths[1] == paths[1].cwd() / "named"
@@ -151,5 +151,5 @@ class TestHeads:
         PostgresLedger.create(place.url, design, head=head).close()
         place_too = PostgresLedger.open(place.url, design, head=head)
         place_too.close()
-        assert postgres_audit.verify(place.url, head).num_commits == 0
+        assert postgres_reader.verify(place.url, head).num_commits == 0
         refused(place, design, "is missing")

@@ -7,7 +7,7 @@ const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
 
 export function makeReadout(settings, view, history) {
-  const { is_replay: isReplay, interval_s: interval, horizon, budget, grid } = settings;
+  const { is_replay: isReplay, interval_s: interval, delay_s: delay, horizon, budget, grid } = settings;
   const isTotal = settings.accounting === "total";
   const byId = (id) => document.getElementById(id);
   const show = (id, text) => {
@@ -62,12 +62,12 @@ export function makeReadout(settings, view, history) {
     const rms = Math.sqrt(recent.reduce((sum, one) => sum + at(one.error) ** 2, 0) / recent.length);
     const time = clock(recent.length * interval);
     const share = fixed((100 * held) / recent.length, 0);
-    show("coverage", recent.length ? `It held the truth ${share}% of the last ${time}` : "");
+    show("coverage", recent.length ? `The true value was inside the band in ${share}% of the last ${time}` : "");
     show("error", fixed(at(point.error), digits));
     show("error-note", recent.length ? `rms ${fixed(rms, digits)}, ${time}` : "");
     show("reports", fixed(point.reports, 0));
     show("latency", point.latency_ms === null ? "–" : `${significant(point.latency_ms)} ms`);
-    show("latency-note", `of ${fixed(1000 * interval, 0)} ms`);
+    show("latency-note", `of ${fixed(1000 * delay, 0)} ms`);
   }
 
   function drawTable(digits) {
