@@ -121,13 +121,11 @@ def every_slot(data: dpfuse.Trajectories) -> PackedWindows:
     def by_time(values: np.ndarray) -> np.ndarray:
         return np.ascontiguousarray(values.swapaxes(0, 1).reshape(STEPS, BATCH * SLOTS, *values.shape[3:]))
 
-    arrived = by_time(data.arrived)
-    arrived[0] = False
     return PackedWindows(
         state=data.state.swapaxes(0, 1),
         measurements=by_time(data.measurements),
         present=by_time(data.present),
-        arrived=arrived,
+        arrived=by_time(data.arrived),
         window=np.repeat(np.arange(BATCH, dtype=np.int32), SLOTS),
         account_share=np.ones(BATCH * SLOTS, np.float32),
     )

@@ -72,7 +72,7 @@ class TestRoundTrip:
         before, after = jax.tree.leaves(design.policy), jax.tree.leaves(again.policy)
         assert all(one.dtype == two.dtype and np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
-    def test_outputs_are_bit_equal(self, saved, designs):
+    def test_a_loaded_design_computes_the_same_bits(self, saved, designs):
         design = designs["total", "remove-one", "ball"]
         data = busy_data()
         windows = cut(data, np.arange(3), np.zeros(3, int), 6)
@@ -81,7 +81,7 @@ class TestRoundTrip:
         before, after = (run(d.policy, windows, noise) for d in (design, dpfuse.load(saved)))
         assert all(np.array_equal(one, two) for one, two in zip(before, after, strict=True))
 
-    def test_equal_designs_are_equal_bytes(self, tmp_path):
+    def test_equal_designs_are_saved_as_equal_bytes(self, tmp_path):
         for name in ("one", "two"):
             make_design(spread=0.3).save(tmp_path / name)
         assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
@@ -89,7 +89,7 @@ class TestRoundTrip:
     @pytest.mark.parametrize(
         "numbers", [{"budget": np.float64(0.5)}, {"budget": np.float32(0.5)}, {"budget": 1}, {"order": np.int64(3)}]
     )
-    def test_numbers_of_any_type_come_back(self, tmp_path, numbers):
+    def test_budgets_and_intervals_may_be_numbers_of_any_type(self, tmp_path, numbers):
         """Budgets often come from np.linspace, and intervals from np.diff."""
         design = replace(make_design(**numbers), interval_s=np.float64(0.2))
         design.save(tmp_path / "a.dpfuse")
@@ -102,7 +102,7 @@ class TestRoundTrip:
 
 
 class TestFingerprint:
-    def test_changes_with_everything_that_decides_a_release(self):
+    def test_it_changes_with_everything_that_decides_a_release(self):
         design = make_design()
         policy = design.policy
         others = [
@@ -116,7 +116,7 @@ class TestFingerprint:
         ]
         assert len({design.fingerprint, *(other.fingerprint for other in others)}) == 1 + len(others)
 
-    def test_does_not_change_with_the_record_of_training(self):
+    def test_it_does_not_change_with_the_record_of_training(self):
         design = make_design()
         assert replace(design, training={"seed": 4}).fingerprint == design.fingerprint
 
@@ -129,14 +129,14 @@ class TestRefusals:
             else:
                 assert np.load(io.BytesIO(content), allow_pickle=False).dtype == np.float32
 
-    def test_no_file(self, tmp_path):
+    def test_a_missing_file_is_an_error_with_its_path(self, tmp_path):
         with pytest.raises(FileNotFoundError, match="no design file at .*nowhere.dpfuse"):
             dpfuse.load(tmp_path / "nowhere.dpfuse")
 
     @pytest.mark.parametrize(
         "content", [b"", b"not a zip", pickle.dumps({"kind": "design"}), b"PK\x03\x04" + b"\0" * 99]
     )
-    def test_not_an_archive(self, tmp_path, content):
+    def test_a_file_that_is_no_archive_is_refused(self, tmp_path, content):
         (tmp_path / "a.dpfuse").write_bytes(content)
         with pytest.raises(FileRefused, match="a.dpfuse is not a dpfuse design file"):
             dpfuse.load(tmp_path / "a.dpfuse")
@@ -149,7 +149,7 @@ class TestRefusals:
             dpfuse.Trajectories.load(saved)
 
     @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-    def test_a_file_cut_short(self, saved, share):
+    def test_a_file_that_was_cut_short_is_refused(self, saved, share):
         whole = saved.read_bytes()
         saved.write_bytes(whole[: int(share * len(whole))])
         with pytest.raises(FileRefused, match="is not a dpfuse design file"):
@@ -190,20 +190,20 @@ class TestRefusals:
             ("structure", None, "is not a design that this version can read"),
         ],
     )
-    def test_metadata_that_was_edited(self, saved, field, value, message):
+    def test_edited_metadata_is_refused(self, saved, field, value, message):
         metadata = json.loads(contents(saved)["metadata.json"]) | {field: value}
         rewrite(saved, {"metadata.json": json.dumps(metadata)})
         with pytest.raises(FileRefused, match=message):
             dpfuse.load(saved)
 
     @pytest.mark.parametrize("metadata", [b"", b"{", b"[]", b"null", b"\xff\xfe"])
-    def test_metadata_that_is_none(self, saved, metadata):
+    def test_metadata_that_is_no_json_object_is_refused(self, saved, metadata):
         rewrite(saved, {"metadata.json": metadata})
         with pytest.raises(FileRefused, match="a.dpfuse"):
             dpfuse.load(saved)
 
     @pytest.mark.parametrize("change", ["wider", "missing", "extra", "float64", "other values", "pickled", "not npy"])
-    def test_arrays_that_were_exchanged(self, saved, change):
+    def test_changed_arrays_are_refused(self, saved, change):
         name = "networks.estimator.gru.bias.npy"
         array = np.load(io.BytesIO(contents(saved)[name]))
         changes = {
@@ -221,7 +221,7 @@ class TestRefusals:
 
     @pytest.mark.parametrize("value", [np.nan, np.inf])
     @pytest.mark.parametrize("name", ["networks.estimator.gru.bias", "constants.state_std", "constants.squared_radius"])
-    def test_numbers_that_are_none(self, saved, name, value):
+    def test_arrays_that_are_not_finite_are_refused(self, saved, name, value):
         array = np.load(io.BytesIO(contents(saved)[f"{name}.npy"]))
         rewrite(saved, {f"{name}.npy": as_npy(np.full_like(array, value))})
         with pytest.raises(FileRefused, match="its arrays must be finite"):
@@ -232,16 +232,16 @@ class TestConsistency:
     """A design is what its guarantee says, or it is none."""
 
     @pytest.mark.parametrize("other", [{"budget": 1.4}, {"order": 3.0}])
-    def test_the_budget_is_the_one_promised(self, other):
+    def test_the_budget_must_be_that_of_the_guarantee(self, other):
         with pytest.raises(ValueError, match="must have its squared radius"):
             replace(make_design(), guarantee=make_guarantee(**other))
 
     @pytest.mark.parametrize("other", [{"adjacency": "replace-one"}, {"accounting": "individual"}])
-    def test_the_charge_is_the_one_promised(self, other):
+    def test_the_charge_must_be_that_of_the_guarantee(self, other):
         with pytest.raises(ValueError, match="must have its accounting and charge factor"):
             replace(make_design(), guarantee=make_guarantee(**other))
 
-    def test_bounds_go_with_a_promise(self):
+    def test_bounded_features_and_a_guarantee_go_together(self):
         with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):
             replace(make_design(), guarantee=None)
         with pytest.raises(ValueError, match="must have a guarantee if its features are bounded, and only then"):

@@ -146,7 +146,7 @@ class TestIndependence:
 
     @settings(max_examples=20)
     @given(interference=interferences())
-    def test_nobody_can_move_what_another_adds(self, steps, case, interference):
+    def test_no_sensor_changes_what_another_adds(self, steps, case, interference):
         step, before = steps(case)
         keep, feed = interference
         after = run(step, feed)
@@ -159,7 +159,7 @@ class TestIndependence:
 
     @settings(max_examples=10)
     @given(seed=st.integers(0, 2**32))
-    def test_the_number_of_a_row_means_nothing(self, steps, case, seed):
+    def test_what_a_sensor_adds_does_not_depend_on_its_row(self, steps, case, seed):
         """A sensor may be in another row at every step, and takes its memory along."""
         step, before = steps(case)
         order = np.random.default_rng(seed).permuted(np.tile(np.arange(NUM_ROWS), (NUM_STEPS, 1)), axis=1)
@@ -168,7 +168,7 @@ class TestIndependence:
             assert (after.rows[k] == before.rows[k][order[k]]).all()
         assert after.spent == before.spent
 
-    def test_the_full_house_is_heard(self, steps, case):
+    def test_every_sensor_that_reports_adds_something(self, steps, case):
         """Negative control: rows of zeros would pass all the others."""
         step, before = steps(case)
         assert is_inside(step, before, FEED)
@@ -185,7 +185,7 @@ class TestIndependence:
             ids[:, row] = FEED.ids[:, row]
             assert (run(step, FEED._replace(ids=ids)).rows[:, row] == before.rows[:, row]).all()
 
-    def test_nobody_at_all_is_a_release_like_any_other(self, steps, case):
+    def test_a_step_without_reports_is_released_like_any_other(self, steps, case):
         step, before = steps(case)
         empty = run(step, FEED._replace(ids=np.full_like(FEED.ids, NOBODY)))
         assert (empty.rows == 0).all()
@@ -195,7 +195,7 @@ class TestIndependence:
 class TestEdges:
     @pytest.mark.parametrize("kind", ["gru", "guided"])
     @pytest.mark.parametrize("features", FEATURE_SETS)
-    def test_features_on_the_edge_of_their_set_are_heard(self, features, kind):
+    def test_features_on_the_edge_of_their_set_still_count(self, features, kind):
         """A filter with huge weights saturates; rounding must not carry its features out of the set, to count as 0."""
         design = make_design(features=features, spread=1.0, recurrent_filter=kind)
         loud = with_networks(design.policy, lambda leaf, rng: 1e6 * leaf).networks.recurrent_filter
@@ -218,7 +218,7 @@ class TestEdges:
 
 
 class TestNegativeControls:
-    def test_a_mean_over_sensors_would_be_seen(self, designs, monkeypatch):
+    def test_a_mean_over_sensors_would_be_detected(self, designs, monkeypatch):
         """The test of independence fails for a filter whose rows are not independent."""
         own = GuidedFilter.read
 
@@ -254,7 +254,7 @@ class TestRefusals:
             (np.arange(NUM_ROWS), None),
         ],
     )
-    def test_wrong_shapes_and_kinds_change_nothing_and_are_not_shown(self, steps, ids, measurements):
+    def test_wrong_shapes_and_types_are_refused_without_showing_a_value(self, steps, ids, measurements):
         step, _ = steps(self.CASE)
         carry = step.init()
         with pytest.raises((TypeError, ValueError), match="must") as caught:
@@ -268,7 +268,7 @@ class TestRefusals:
         "nonsense",
         ["secret", None, [], [0.3], [0.3, 0.3, 0.3], [[0.3, 0.3]], ["a", "b"], {}, 10**400, [1j, 0.3], object()],
     )
-    def test_a_report_that_is_none_is_absent_and_no_other_is(self, steps, nonsense):
+    def test_a_malformed_report_is_absent_and_changes_no_other(self, steps, nonsense):
         step, before = steps(self.CASE)
         reported = [*FEED.measurements[0].tolist()]
         reported[3] = nonsense
@@ -277,7 +277,7 @@ class TestRefusals:
         assert (np.delete(after.rows[0], 3, axis=0) == np.delete(before.rows[0], 3, axis=0)).all()
 
     @pytest.mark.parametrize("shape", [(NUM_ROWS, 1), (NUM_ROWS, 3), (NUM_ROWS,), (NUM_ROWS, 2, 1)])
-    def test_reports_of_the_wrong_width_are_all_absent(self, steps, shape):
+    def test_reports_of_the_wrong_width_are_absent(self, steps, shape):
         step, _ = steps(self.CASE)
         assert (run(step, Feed(FEED.ids[:1], np.full((1, *shape), 0.3))).rows == 0).all()
 
@@ -297,7 +297,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="the non-private floor may not be released"):
             ExactStep(make_design(features="unbounded", spending="constant"), 4)
 
-    def test_after_its_horizon_a_design_is_over(self):
+    def test_a_design_ends_after_its_horizon(self):
         step = ExactStep(make_design(horizon=2), 3)
         carry = step.init()
         for _ in range(2):
@@ -306,7 +306,7 @@ class TestRefusals:
         with pytest.raises(ValueError, match="ends after 2 releases; it never starts again on these sensors"):
             step.contribute(carry, [4, 5, 6], np.zeros((3, 2)))
 
-    def test_steps_count_when_they_are_charged(self):
+    def test_a_step_counts_when_it_is_charged(self):
         """A caller that never reads the estimate gets no more releases than one that does."""
         step = ExactStep(make_design(horizon=2), 3)
         carry = step.init()
@@ -346,7 +346,7 @@ class TestBudgets:
             assert left == [None] * 12  # what is left to a sensor is its own secret
             assert 0.3 * budget < max(carry.accounts.accounts().values()) <= budget
 
-    def test_an_account_belongs_to_the_id_in_whatever_row_it_returns(self):
+    def test_an_account_belongs_to_the_id_and_not_to_the_row(self):
         design = make_design("individual", expected_stay=1.0, spread=0.5, horizon=None)
         step = ExactStep(design, 4)
         rng = np.random.default_rng(0)
@@ -358,7 +358,7 @@ class TestBudgets:
         most = step.mechanism.factor * (outcome.rows**2).sum(-1)
         assert most[30:, 2].sum() < 0.01 * step.mechanism.budget < most[30:, 3].sum()
 
-    def test_a_row_that_changes_hands_remembers_nothing(self, steps):
+    def test_a_row_given_to_another_sensor_starts_without_memory(self, steps):
         step, _ = steps(("individual", "remove-one", "ball"))
         later = slice(2, NUM_STEPS)
         releases = np.zeros((NUM_STEPS, DIMENSION), np.int64)
@@ -382,7 +382,7 @@ class TestBudgets:
 
 class TestAgainstTheRollout:
     @pytest.mark.parametrize("case", SOME_CASES)
-    def test_integers_follow_the_floats_to_quantisation(self, designs, case, monkeypatch):
+    def test_integers_agree_with_floats_up_to_the_grid(self, designs, case, monkeypatch):
         """The same noise on both paths gives the same weights, sums and estimates, also when accounts run dry."""
         design, data = designs[case], busy_data(num_runs=1, num_steps=6, num_slots=8, seed=3)
         noise = np.random.default_rng(1).integers(-GRID, GRID, size=(6, DIMENSION))
@@ -419,7 +419,7 @@ class TestAgainstTheRollout:
 @settings(max_examples=15)
 @given(spent=st.integers(0, 10**13))
 @example(spent=0)
-def test_what_was_spent_elsewhere_is_gone(spent):
+def test_what_was_spent_elsewhere_is_not_spent_again(spent):
     """Accounts come from a ledger, and may be as good as empty."""
     step = STEP_OF_TWO
     spent = min(spent, step.mechanism.budget)

@@ -66,7 +66,7 @@ def in_rows(gru, inputs, present, arrived):
     return jnp.swapaxes(over_time(gru, jnp.swapaxes(inputs, 1, 2), present, arrived), 1, 2)
 
 
-def test_a_step_is_that_of_equinox(gru, cell):
+def test_a_step_equals_that_of_equinox(gru, cell):
     rng = np.random.default_rng(0)
     hidden, inputs = rng.normal(size=(9, HIDDEN_SIZE)), 3 * rng.normal(size=(9, INPUT_SIZE))
     np.testing.assert_allclose(gru(hidden, inputs), jax.vmap(cell)(inputs, hidden), rtol=1e-12)
@@ -78,7 +78,7 @@ def test_a_new_unit_starts_with_the_weights_of_equinox():
     np.testing.assert_allclose(made(hidden, inputs), jax.vmap(cell)(inputs, hidden), rtol=1e-6)
 
 
-def test_over_time_is_step_after_step(gru, cell, history):
+def test_the_pass_over_time_equals_step_after_step(gru, cell, history):
     np.testing.assert_allclose(in_rows(gru, *history), by_cell(cell, *history), rtol=1e-12)
 
 
@@ -88,7 +88,7 @@ def test_what_absent_rows_hold_changes_nothing(gru, history):
     assert (in_rows(gru, other, present, arrived) == in_rows(gru, *history)).all()
 
 
-def test_a_row_that_arrives_remembers_nothing(gru, history):
+def test_a_row_that_arrives_starts_without_memory(gru, history):
     inputs, present, _ = history
     arrived = np.zeros_like(present)
     arrived[4] = True
@@ -102,7 +102,7 @@ def to_scalar(hidden):
     return jnp.sum(slopes * hidden + 0.5 * hidden**2)
 
 
-def test_the_gradient_is_the_automatic_one(gru, cell, history):
+def test_the_gradient_equals_the_automatic_one(gru, cell, history):
     """Of two units at once, as several designs train at once."""
     gru, cell = (jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), module) for module in (gru, cell))
     found = jax.jit(jax.vmap(jax.grad(lambda module: to_scalar(in_rows(module, *history)))))(gru)
@@ -118,7 +118,7 @@ def test_the_gradient_is_the_automatic_one(gru, cell, history):
         np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
-def test_the_gradient_is_the_limit_of_differences(gru, history):
+def test_the_gradient_equals_finite_differences(gru, history):
     direction = jax.tree.map(lambda leaf: np.random.default_rng(6).normal(size=leaf.shape), gru)
 
     @jax.jit

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
 
 import equinox as eqx
 import jax
@@ -17,6 +21,9 @@ from dpfuse.policy.estimators import ESTIMATORS
 from dpfuse.policy.filters import FILTERS
 from dpfuse.policy.spending import SPENDING_RULES
 from support.designs import BRIEF, SMALL, make_design, make_guarantee
+from tools import transcripts
+
+ROOT = Path(__file__).parents[2]
 
 
 class Smoother(RecurrentFilter):
@@ -139,7 +146,7 @@ class TestChecks:
         dpfuse.check_filter(FILTERS["guided"], features=features, dimension=3)
 
     @pytest.mark.parametrize("kind", [Smoother, Follower])
-    def test_filters_of_ones_own_pass(self, kind):
+    def test_filters_of_a_user_that_keep_the_contract_pass(self, kind):
         dpfuse.check_filter(kind)
 
     @pytest.mark.parametrize(
@@ -197,56 +204,53 @@ class TestChecks:
 
 
 @pytest.fixture(scope="module")
-def own(walks):
-    """A design whose three parts are of our own, after a few updates."""
-    return dpfuse.train(
-        walks[0],
-        walks[1],
-        make_guarantee(),
-        spending=Ramp,
-        architecture=replace(SMALL, recurrent_filter=Smoother, estimator=Leaky),
-        optimisation=replace(BRIEF, num_updates=2),
-    )
+def page(tmp_path_factory):
+    """The Python of docs/extend.md as a module, its design trained by one update, saved and loaded."""
+    text = re.sub(r"num_updates=\d+", "num_updates=1", (ROOT / "docs/extend.md").read_text())
+    module = ModuleType("extend_page")
+    with contextlib.chdir(tmp_path_factory.mktemp("page")):
+        exec(compile(transcripts.program_in(text), "extend.md", "exec", dont_inherit=True), module.__dict__)
+    return module
 
 
 class TestDesigns:
-    def test_own_parts_are_trained_and_stay_within_the_budget(self, own, walks):
-        names = own.structure.recurrent_filter, own.structure.spending, own.structure.estimator
-        assert names == tuple(f"{__name__}:{kind}" for kind in ("Smoother", "Ramp", "Leaky"))
-        assert float(own.policy.networks.spending.slope) != 1.0
-        assert dpfuse.evaluate(own, walks[2], num_draws=1).within_budget
+    def test_the_parts_of_the_page_are_trained_and_keep_the_budget(self, page, walks):
+        structure = page.design.structure
+        names = structure.recurrent_filter, structure.spending, structure.estimator
+        assert names == ("extend_page:Smoother", "extend_page:Ramp", "extend_page:Leaky")
+        assert isinstance(page.design.policy.networks.recurrent_filter, page.Smoother)
+        assert float(page.design.policy.networks.spending.slope) != 0.0
+        assert dpfuse.evaluate(page.design, walks[2], num_draws=1).within_budget
 
-    def test_a_file_is_read_by_naming_the_classes(self, own, tmp_path):
-        own.save(tmp_path / "own.dpfuse")
-        again = dpfuse.load(tmp_path / "own.dpfuse", parts=[Smoother, Ramp, Leaky])
-        assert again.fingerprint == own.fingerprint
-        assert isinstance(again.policy.networks.recurrent_filter, Smoother)
+    def test_a_file_is_read_by_naming_the_classes_and_refused_if_one_is_missing(self, page, tmp_path):
+        page.design.save(tmp_path / "own.dpfuse")
+        again = dpfuse.load(tmp_path / "own.dpfuse", parts=[page.Leaky, page.Smoother, page.Ramp])
+        assert again.fingerprint == page.design.fingerprint
+        estimator = r"its estimator is extend_page:Leaky, which is not of this package; pass its class, parts=\[Leaky\]"
+        recurrent_filter = r"its recurrent_filter is extend_page:Smoother, .* parts=\[Smoother\]"
+        for parts, message in [
+            ([page.Smoother, page.Ramp], estimator),
+            ([page.Smoother, page.Ramp, Leaky], estimator),  # of the same name in another module
+            ([page.Ramp, page.Leaky], recurrent_filter),
+        ]:
+            with pytest.raises(FileRefused, match=f"own.dpfuse cannot be read: {message}"):
+                dpfuse.load(tmp_path / "own.dpfuse", parts=parts)
 
-    @pytest.mark.parametrize(
-        ("parts", "message"),
-        [
-            ([Smoother, Ramp], "its estimator is .*:Leaky, which is not of this package; .*parts=.Leaky."),
-            ([Ramp, Leaky, Growing], "its recurrent_filter is .*:Smoother, .* pass its class, parts=.Smoother."),
-        ],
-    )
-    def test_a_file_is_refused_if_a_class_is_missing(self, own, tmp_path, parts, message):
-        own.save(tmp_path / "own.dpfuse")
-        with pytest.raises(FileRefused, match=f"own.dpfuse cannot be read: {message}"):
-            dpfuse.load(tmp_path / "own.dpfuse", parts=parts)
-
-    def test_no_code_is_imported_by_a_name_in_a_file(self, own, tmp_path):
-        """The class is importable under this name, and still not looked up."""
-        own.save(tmp_path / "own.dpfuse")
+    def test_no_code_is_imported_by_a_name_in_a_file(self, tmp_path):
+        """The class can be imported under this name, and is still not looked up."""
+        design = make_design(recurrent_filter=Smoother)
+        assert design.structure.recurrent_filter == f"{Smoother.__module__}:Smoother"
+        design.save(tmp_path / "own.dpfuse")
         with pytest.raises(FileRefused, match="pass its class"):
             dpfuse.load(tmp_path / "own.dpfuse")
 
-    def test_the_remote_estimator_needs_the_class_of_the_estimator_alone(self, own, tmp_path):
-        own.export_estimator(tmp_path / "own.estimator")
+    def test_the_remote_estimator_needs_the_class_of_the_estimator_alone(self, page, tmp_path):
+        page.design.export_estimator(tmp_path / "own.estimator")
         with pytest.raises(FileRefused, match="own.estimator cannot be read: its estimator is .*Leaky"):
             dpfuse.RemoteEstimator(tmp_path / "own.estimator")
-        assert dpfuse.RemoteEstimator(tmp_path / "own.estimator", parts=[Leaky]).last_step("main") == 0
+        assert dpfuse.RemoteEstimator(tmp_path / "own.estimator", parts=[page.Leaky]).last_step("main") == 0
 
-    def test_a_guided_filter_of_ones_own_follows_the_releases(self):
+    def test_a_guided_filter_of_a_user_follows_the_releases(self):
         design = make_design(recurrent_filter=Follower, spread=0.5)
         step = dpfuse.ExactStep(design, 2)
         carry = step.init()
@@ -256,7 +260,7 @@ class TestDesigns:
         assert carry.query.readout["sign"].tolist() != [[0.0]]
 
     @pytest.mark.slow
-    def test_one_trained_by_algorithm_2_has_its_own_rule(self, walks):
+    def test_algorithm_2_trains_a_spending_rule_of_a_user(self, walks):
         design = dpfuse.train(
             *walks[:2],
             make_guarantee(),

@@ -70,7 +70,7 @@ def stream(policy, data, noise):
 
 class TestBatchEqualsStreaming:
     @pytest.mark.parametrize("case", SOME_CASES)
-    def test_a_rollout_is_the_step_repeated(self, designs, case):
+    def test_a_rollout_equals_the_repeated_step(self, designs, case):
         policy, data = designs[case].policy, busy_data(num_steps=HORIZON)
         windows = origins(data)
         result = run_windows(policy, windows, noise := noise_for(windows))
@@ -87,14 +87,14 @@ class TestBatchEqualsStreaming:
         assert (left_out == 0).all()
 
     @pytest.mark.parametrize("case", [("total", "replace-one", "box"), ("total", "remove-one", "ball")])
-    def test_a_window_is_the_same_alone_and_among_others(self, designs, case):
+    def test_a_window_gives_the_same_alone_and_among_others(self, designs, case):
         policy, data = designs[case].policy, busy_data(num_steps=HORIZON)
         noise = noise_for(origins(data))
         together = run_windows(policy, origins(data), noise)
         alone = run_windows(policy, origins(data.runs([1])), noise[:, 1:2])
         np.testing.assert_allclose(together.mean[:, 1:2], alone.mean, rtol=1e-4, atol=1e-5)
 
-    def test_several_states_and_one_channel(self):
+    def test_designs_may_have_several_states_and_one_channel(self):
         design = make_design(num_states=3, num_channels=1, dimension=4, spread=0.3)
         data = busy_data(num_states=3, num_channels=1, num_steps=HORIZON)
         windows = origins(data)
@@ -118,7 +118,7 @@ class TestSpending:
     @pytest.mark.parametrize("case", SOME_CASES)
     @settings(max_examples=20)
     @given(st.sampled_from([1, 10, 100]), st.integers(0, 10**6), st.sampled_from([0.0, 1.0, 1e3, 1e6]))
-    def test_no_weights_and_no_releases_make_a_policy_overspend(self, designs, case, size, seed, loudness):
+    def test_budget_is_never_exceeded_for_any_weights_and_releases(self, designs, case, size, seed, loudness):
         design = designs[case]
         policy = with_networks(design.policy, lambda leaf, rng: size * rng.normal(size=leaf.shape), seed)
         windows = origins(busy_data(num_steps=HORIZON, seed=seed))
@@ -168,7 +168,7 @@ class TestSpending:
         assert (np.asarray(first)[0] == np.asarray(second)[0]).all()
         assert (np.asarray(first)[1:] != np.asarray(second)[1:]).all()
 
-    def test_an_individual_account_opens_full_and_a_part_of_it_is_spent(self):
+    def test_a_partly_spent_account_limits_the_first_sensor_and_not_the_next(self):
         design = make_design("individual", expected_stay=1.0, horizon=HORIZON)
         windows = origins(busy_data(num_steps=HORIZON))
         windows = windows._replace(account_share=np.full_like(windows.account_share, 0.25))
@@ -179,7 +179,7 @@ class TestSpending:
         assert first_stay.max() <= 0.25 * float(design.guarantee.squared_radius)
         assert np.where(stay == 1, costs, 0.0).sum(0).max() > 0.25 * float(design.guarantee.squared_radius)
 
-    def test_the_floor_has_no_noise_and_no_bound(self):
+    def test_the_non_private_floor_has_no_noise_and_no_bound(self):
         floor = make_design(features="unbounded", spending="constant", spread=3.0).policy
         windows = origins(busy_data(num_steps=HORIZON))
         noise = draw_noise(floor.structure, windows, jax.random.key(0))
@@ -211,7 +211,7 @@ class TestGuidance:
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     @pytest.mark.parametrize("kind", ["gru", "guided"])
-    def test_features_follow_what_was_released(self, accounting, kind):
+    def test_features_follow_the_releases_if_f_is_guided_and_only_then(self, accounting, kind):
         # With a weight that is the same whatever was released, contributions differ by what f says alone.
         design = make_design(accounting, spread=0.5, spending="schedule", recurrent_filter=kind, expected_stay=100.0)
         windows = origins(busy_data(num_steps=HORIZON))
@@ -223,7 +223,7 @@ class TestGuidance:
         assert heard.any() and (one[1:] != other[1:]).any(-1)[heard].all() == (kind == "guided")
         assert kind == "guided" or (one == other).all()
 
-    def test_begins_without(self):
+    def test_an_untrained_guided_filter_is_not_guided_yet(self):
         windows = origins(busy_data(num_steps=HORIZON))
         noise = noise_for(windows)
         guided, own = (
@@ -251,7 +251,7 @@ class TestWhatMayBeRead:
         assert all((one == two).all() for one, two in zip(before, after, strict=True))
         assert any((one != two).any() for one, two in zip(before, see(1, releases + 0.1, 1.0), strict=True))
 
-    def test_individual_designs_never_read_a_budget(self, designs):
+    def test_individual_designs_never_read_the_budget_left(self, designs):
         policy = designs["individual", "remove-one", "ball"].policy
         public = init_public(policy, 2)._replace(budget_left=jnp.array([1.0, 0.1]))
         public, weight = choose_weight(policy, public)
@@ -286,7 +286,7 @@ class TestWhatMayBeRead:
 class TestGradients:
     @pytest.mark.parametrize("case", SOME_CASES[1:3])
     @pytest.mark.parametrize("departure", [0.0, 100.0, -100.0])
-    def test_stay_finite_when_budgets_run_dry(self, designs, case, departure):
+    def test_gradients_stay_finite_when_budgets_are_used_up(self, designs, case, departure):
         """Everything is spent at once, or nothing until the end; accounts are empty, full or all but empty."""
         policy = departing(designs[case].policy, departure)
         windows = origins(busy_data(num_steps=HORIZON))
@@ -300,7 +300,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("features", ["box", "orthant", "ball"])
     @pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-10, 1e-14, 1e-18, 0.0])
-    def test_stay_finite_when_there_is_next_to_nothing_to_say(self, features, size):
+    def test_gradients_stay_finite_when_features_are_next_to_zero(self, features, size):
         policy = make_design("individual", "remove-one", features, spread=0.3, recurrent_filter="gru").policy
         raw = np.log(size + 1e-30) if features != "ball" else size  # what the head gives for features of that size
         head = policy.networks.recurrent_filter.head
@@ -337,7 +337,7 @@ class TestTracing:
         assert num_traces() > before
 
     @pytest.mark.parametrize("case", SOME_CASES)
-    def test_the_step_mixes_no_types_and_no_ranks(self, designs, case):
+    def test_the_step_promotes_no_types_and_no_ranks(self, designs, case):
         windows = origins(busy_data(num_steps=HORIZON))
         with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
             eqx.filter_eval_shape(rollout, designs[case].policy, windows, noise_for(windows))

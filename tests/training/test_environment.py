@@ -59,12 +59,12 @@ def play(envs, actions, seed=0):
 
 class TestGymnasium:
     @unbounded
-    def test_the_checker_passes(self):
+    def test_the_environment_passes_gymnasiums_checker(self):
         env = gymnasium.make(dpfuse.gym.SPENDING, design=make_design(spread=0.5), recording=busy_data())
         check_env(env.unwrapped)
 
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
-    def test_a_vector_follows_the_rules(self, mode):
+    def test_a_vector_environment_follows_gymnasiums_rules(self, mode):
         envs = make_vec(autoreset_mode=mode)
         assert envs.metadata["autoreset_mode"] == AutoresetMode(mode)
         observed, _ = envs.reset(seed=3)
@@ -81,7 +81,7 @@ class TestGymnasium:
                 assert all(row[-2] == 1 for row in info["final_obs"])  # the clock has run out
                 np.testing.assert_array_equal(observed, first)  # before any release there is nothing to see
 
-    def test_a_single_one_is_one_of_many(self):
+    def test_a_single_environment_equals_one_of_many(self):
         design, recording = make_design(spread=0.5), busy_data()
         many = make_vec(design, recording, num_envs=1)
         one = gymnasium.make(dpfuse.gym.SPENDING, design=design, recording=recording)
@@ -94,7 +94,7 @@ class TestGymnasium:
             assert single[1:4] == (reward[0], terminated[0], False)
             assert single[4]["budget_left"] == info["budget_left"][0]
 
-    def test_chance_goes_by_the_seed(self):
+    def test_equal_seeds_give_equal_episodes(self):
         envs, actions = make_vec(), [even(k) for k in range(HORIZON)]
         runs = [play(envs, actions, seed) for seed in (1, 1, 2)]
         for again, other, first in zip(runs[1], runs[2], runs[0], strict=True):
@@ -141,7 +141,7 @@ class TestBudget:
         ),
         st.sampled_from(["share", "departure"]),
     )
-    def test_no_action_overspends(self, actions, kind):
+    def test_budget_is_never_exceeded_for_any_action(self, actions, kind):
         """As the live centre would debit it, in integers."""
         for features, adjacency in [("ball", "remove-one"), ("box", "replace-one")]:
             design, envs = spenders(adjacency, features, kind)
@@ -158,7 +158,7 @@ class TestBudget:
             assert (info["fusion_weight"] > 0.1).all() == (number == 0)
 
     @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-    def test_what_is_no_number_is_refused_and_nothing_is_released(self, bad):
+    def test_an_action_that_is_not_finite_is_refused_and_nothing_is_released(self, bad):
         envs, other = make_vec(), make_vec()
         envs.reset(seed=0), other.reset(seed=0)
         actions = even(0)
@@ -167,7 +167,7 @@ class TestBudget:
             envs.step(actions)
         np.testing.assert_array_equal(envs.step(even(0))[0], other.step(even(0))[0])
 
-    def test_what_is_out_of_range_is_clipped(self):
+    def test_an_action_out_of_range_is_clipped(self):
         envs = make_vec()
         for far, bound in [(1.5, 1.0), (-2.0, 0.0)]:
             one, other = (play(envs, [np.full((NUM_ENVS, 1), v)] * HORIZON) for v in (far, bound))
@@ -176,7 +176,7 @@ class TestBudget:
 
 class TestSameAsAlgorithm1:
     @pytest.mark.parametrize("kind", ["gru", "guided"])
-    def test_even_shares_are_the_classical_spending(self, kind):
+    def test_even_shares_spend_like_the_classical_design(self, kind):
         """On the same windows and noise, the environment is the loop that training and evaluation use."""
         design = make_design(spread=0.5, recurrent_filter=kind)
         envs = make_vec(design)
@@ -188,7 +188,7 @@ class TestSameAsAlgorithm1:
         errors = np.mean(((result.mean - episodes.state) / design.policy.constants.state_std) ** 2, axis=-1)
         np.testing.assert_allclose(-rewards, errors, rtol=1e-4, atol=1e-5)
 
-    def test_a_departure_moves_the_share_as_g_does(self):
+    def test_a_departure_spends_as_the_rule_of_a_design_does(self):
         """One number for all steps, by the environment and by g itself."""
         design = make_design(spread=0.5)
         envs = make_vec(design, action="departure")
@@ -199,7 +199,7 @@ class TestSameAsAlgorithm1:
         assert weights.std() > 0.01
 
     @pytest.mark.parametrize("kind", ["gru", "guided"])
-    def test_errors_are_those_of_an_evaluation(self, kind):
+    def test_rewards_are_the_errors_of_an_evaluation(self, kind):
         """Windows and noise drawn apart, so the means agree within Z standard errors; other spending is noticed."""
         design, test = make_design(spread=0.5, recurrent_filter=kind), busy_data(num_runs=COUNT)
         even_design = dpfuse.Design(without_g(design.policy), design.guarantee, design.interval_s)
@@ -232,11 +232,11 @@ class TestRefusals:
             ({"autoreset_mode": "Disabled"}, "autoreset_mode must be NextStep or SameStep"),
         ],
     )
-    def test_what_makes_no_spending_problem(self, options, message):
+    def test_what_makes_no_spending_problem_is_refused(self, options, message):
         with pytest.raises(ValueError, match=message):
             make_vec(**options)
 
-    def test_steps_out_of_order(self):
+    def test_a_step_outside_an_episode_is_refused(self):
         envs = make_vec()
         with pytest.raises(RuntimeError, match="step must come within an episode"):
             envs.step(even(0))

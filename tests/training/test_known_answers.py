@@ -53,13 +53,13 @@ def parts() -> tuple[dpfuse.Trajectories, ...]:
     return data.split((0.45, 0.05, 0.5), by="run")
 
 
-def run(parts: tuple[dpfuse.Trajectories, ...], policy: str, num_updates: int) -> dpfuse.Report:
+def run(parts: tuple[dpfuse.Trajectories, ...], spending: str, num_updates: int) -> dpfuse.Report:
     training, validation, test = parts
     design = dpfuse.train(
         training,
         validation,
         dpfuse.Guarantee(order=2.0, budget=BUDGET, adjacency="replace-one"),
-        policy=policy,
+        spending=spending,
         architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(-HALF_RANGE, HALF_RANGE)),
         optimisation=dpfuse.Optimisation(
             num_updates=num_updates, batch_size=128, learning_rate=1e-2, validation_windows=600
@@ -68,7 +68,7 @@ def run(parts: tuple[dpfuse.Trajectories, ...], policy: str, num_updates: int) -
     return dpfuse.evaluate(design, test, num_draws=2)
 
 
-def test_the_textbook_figures():
+def test_the_reference_solution_gives_known_values():
     assert riccati(np.full(NUM_STEPS, BUDGET / NUM_STEPS)) == pytest.approx(0.168, abs=5e-4)
     assert best_schedule() == pytest.approx(0.0985, abs=1e-4)
 

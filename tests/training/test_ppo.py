@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 import dpfuse
 from dpfuse.policy import Policy
-from dpfuse.policy.rollout import close_loop, cut, draw_noise, encode_sensors, rollout, sum_by_window
+from dpfuse.policy.rollout import close_loop as close_loop_now
+from dpfuse.policy.rollout import cut, draw_noise, encode_sensors, rollout, sum_by_window
 from dpfuse.policy.step import usable_budget
 from dpfuse.training import alternating, pathwise, ppo
 from dpfuse.training.settings import PPO
@@ -32,11 +33,14 @@ def play_everything(accounting="total", seed=0, **options):
     return design, windows, draw_noise(design.structure, windows, jax.random.key(seed))
 
 
+close_loop = eqx.filter_jit(close_loop_now)
+
+
 class TestLoop:
-    def test_with_one_budget_the_sum_of_the_features_is_all_that_matters(self):
+    def test_in_total_accounting_the_sum_of_the_features_is_enough(self):
         """Sums are taken before the loop: they must be the sums of what each sensor adds."""
         design, windows, noise = play_everything(recurrent_filter="gru")
-        whole = rollout(design.policy, windows, noise)
+        whole = eqx.filter_jit(rollout)(design.policy, windows, noise)
         summed = close_loop(design.policy, sum_by_window(encode_sensors(design.policy, windows), 4), noise)
         by_window = np.zeros(noise.shape)
         for row, window in enumerate(windows.window):
@@ -46,7 +50,7 @@ class TestLoop:
 
     @settings(max_examples=15, deadline=None)
     @given(size=st.floats(0, 1e6), seed=st.integers(0, 99))
-    def test_no_exploration_spends_more_than_there_is(self, size, seed):
+    def test_budget_is_never_exceeded_for_any_exploration(self, size, seed):
         design, windows, noise = play_everything(seed=seed % 3)
         exploration = size * jax.random.normal(jax.random.key(seed), noise.shape[:2])
         result = close_loop(design.policy, encode_sensors(design.policy, windows), noise, exploration)
@@ -54,7 +58,7 @@ class TestLoop:
         assert np.isfinite(spent).all()
         assert (spent <= float(usable_budget(design.policy)) * (1 + 1e-5)).all()
 
-    def test_the_largest_exploration_spends_all_at_once(self):
+    def test_the_largest_exploration_spends_the_budget_at_once(self):
         design, windows, noise = play_everything()
         result = close_loop(
             design.policy, encode_sensors(design.policy, windows), noise, jnp.full(noise.shape[:2], 1e6)
@@ -62,7 +66,7 @@ class TestLoop:
         first = design.structure.charge_factor * np.square(np.asarray(result.fusion_weight[0], np.float64))
         np.testing.assert_allclose(first, float(usable_budget(design.policy)), rtol=1e-3)
 
-    def test_no_exploration_overdraws_an_account(self):
+    def test_no_account_is_overdrawn_by_exploration(self):
         design, windows, noise = play_everything("individual")
         result = close_loop(
             design.policy, encode_sensors(design.policy, windows), noise, jnp.full(noise.shape[:2], 9.0)
@@ -73,7 +77,7 @@ class TestLoop:
             spent = np.bincount(stay[:, row], weights=costs[:, row])
             assert (spent <= float(design.policy.constants.squared_radius)).all()
 
-    def test_what_g_read_gives_what_g_said(self):
+    def test_departures_recomputed_from_observations_are_those_that_were_played(self):
         """The means of the actions are recomputed from what was observed; they must be those that were played."""
         design, windows, noise = play_everything()
         exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
@@ -122,7 +126,7 @@ class TestSurrogate:
         printed = jax.grad(lambda r: jnp.minimum(r * advantage, jnp.clip(r, 0.8, 1.2) * advantage))(ratio)
         assert printed != slope
 
-    def test_at_the_old_policy_it_has_the_gradient_of_the_cost(self):
+    def test_at_the_old_policy_its_gradient_is_that_of_the_cost(self):
         """The score function's gradient, E[G d log p], written out."""
         agent, experience = self.experience()
 
@@ -132,14 +136,14 @@ class TestSurrogate:
             advantage = experience.advantage - jnp.mean(experience.advantage)
             return jnp.mean(advantage * log_p) / jnp.sqrt(jnp.mean(experience.advantage**2))
 
-        found = jax.grad(lambda a: ppo.surrogate(a, experience, PPO()))(agent)
-        expected = jax.grad(by_hand)(agent)
+        found = jax.jit(jax.grad(lambda a: ppo.surrogate(a, experience, PPO())))(agent)
+        expected = jax.jit(jax.grad(by_hand))(agent)
         for name in ("spending", "log_spread"):
             pairs = jax.tree.leaves(getattr(found, name)), jax.tree.leaves(getattr(expected, name))
             for one, other in zip(*pairs, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
-    def test_counting_from_the_same_noise_leaves_less_of_it(self):
+    def test_subtracting_the_cost_without_exploration_reduces_the_variance(self):
         """The control variate is what makes PPO work: it must take away most of the variance."""
         (_, paired), (_, plain) = self.experience(), self.experience(paired=False)
         assert np.var(paired.advantage) < 0.3 * np.var(plain.advantage)
@@ -149,7 +153,7 @@ class TestSurrogate:
         pool = ppo.Pool(encode_sensors(design.policy, windows), jnp.asarray(windows.state))
         agent = ppo.make_agent(design.structure, design.policy.networks.spending, PPO(), jax.random.key(3))
         agent = eqx.tree_at(lambda a: a.log_spread, agent, jnp.log(0.3))
-        return agent, ppo.play(design.policy, agent, pool, PPO(**options), jax.random.key(4))
+        return agent, eqx.filter_jit(ppo.play)(design.policy, agent, pool, PPO(**options), jax.random.key(4))
 
 
 def train(walks, optimisation=BRIEF, ppo=SHORT, guarantee=None, **options):
@@ -165,13 +169,13 @@ def train(walks, optimisation=BRIEF, ppo=SHORT, guarantee=None, **options):
     )
 
 
-def test_with_g_held_the_joint_loss_moves_f_and_estimator_alone():
+def test_the_joint_loss_has_no_gradient_for_the_spending_rule():
     design, windows, noise = play_everything()
     exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
 
     def slopes(objective):
         policy = design.policy
-        grads = jax.grad(lambda n: objective(Policy(n, policy.constants, policy.structure)))(policy.networks)
+        grads = jax.jit(jax.grad(lambda n: objective(Policy(n, policy.constants, policy.structure))))(policy.networks)
         return {
             name: max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(getattr(grads, name)))
             for name in ("recurrent_filter", "spending", "estimator")
@@ -183,7 +187,7 @@ def test_with_g_held_the_joint_loss_moves_f_and_estimator_alone():
 
 
 class TestAlgorithm2:
-    def test_it_gives_the_same_kind_of_design(self, walks):
+    def test_it_gives_a_design_that_learns_and_keeps_the_budget(self, walks):
         design = train(walks)
         assert design.structure.spending == "adaptive" and design.training["method"] == "ppo"
         assert design.training["ppo"]["num_rounds"] == SHORT.num_rounds
@@ -191,12 +195,13 @@ class TestAlgorithm2:
         assert report.within_budget
         assert report.mse < 0.7 * float(walks[2].state.var())
 
+    @pytest.mark.slow
     def test_equal_seeds_give_equal_designs(self, walks):
         one, two = (train(walks, optimisation=replace(BRIEF, num_updates=4)) for _ in range(2))
         assert one.fingerprint == two.fingerprint
 
     @pytest.mark.slow
-    def test_each_half_leaves_the_other_alone(self, walks):
+    def test_each_half_of_a_round_leaves_the_other_part_unchanged(self, walks):
         """With no iterations of PPO g stays at even spending; with no updates of f and E they stay as they were."""
         frozen_g = train(walks, ppo=replace(SHORT, learning_rate=1e-30), optimisation=replace(BRIEF, num_updates=8))
         weights = frozen_g.policy.networks.spending
@@ -210,14 +215,14 @@ class TestAlgorithm2:
         assert float(jnp.abs(one.policy.networks.spending.by_step).max()) > 1e-3
 
     @pytest.mark.slow
-    def test_accounts_of_ones_own(self, walks):
+    def test_individual_accounts_stay_within_the_budget(self, walks):
         design = train(walks, guarantee=make_guarantee("individual"), optimisation=replace(BRIEF, num_updates=8))
         assert dpfuse.evaluate(design, walks[2]).within_budget
 
     @pytest.mark.parametrize(
         "options", [{"spending": "constant"}, {"stationary": True, "guarantee": make_guarantee("individual")}]
     )
-    def test_what_has_nothing_to_spend_by_is_refused(self, walks, options):
+    def test_constant_and_stationary_designs_are_refused(self, walks, options):
         with pytest.raises(ValueError, match="method='ppo' must have a budget, a horizon and spending"):
             train(walks, **options)
 
@@ -229,7 +234,7 @@ class TestAlgorithm2:
             PPO(**{setting: value})
 
     @pytest.mark.slow
-    def test_it_spends_where_it_matters(self):
+    def test_a_state_that_never_changes_is_measured_at_once(self):
         """A state that never changes is best measured at once; PPO must find out, close to what pathwise finds.
 
         Both have the paper's f: a guided one says more, and whoever has it errs less.

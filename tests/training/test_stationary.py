@@ -27,8 +27,8 @@ def make_guarantee(accounting: str) -> dpfuse.Guarantee:
     return dpfuse.Guarantee(order=2.0, budget=BUDGET, adjacency="remove-one", accounting=accounting)
 
 
-def test_ten_minutes_never_exceed_a_sensors_budget():
-    short = traffic(1, 1, 180.0)
+def test_no_sensor_exceeds_its_budget_in_a_stream_without_end():
+    short = traffic(1, 1, 60.0)
     design = dpfuse.train(
         short,
         short,
@@ -36,11 +36,11 @@ def test_ten_minutes_never_exceed_a_sensors_budget():
         stationary=True,
         optimisation=dpfuse.Optimisation(num_updates=2, batch_size=4, window=100, validation_windows=2),
     )
-    # One that spends as fast as it can: every vehicle runs dry, and none goes further.
+    # This one spends as fast as it can, so that vehicles use up their budgets.
     greedy = eqx.tree_at(lambda p: p.networks.spending.head.bias, design.policy, jnp.array([20.0]))
-    test = traffic(1, 2, 60.0 * MINUTES)
+    test = traffic(1, 2, 120.0)
     report = dpfuse.evaluate(replace(design, policy=greedy), test, num_draws=1)
-    assert len(report.mse_per_step) == STEPS
+    assert len(report.mse_per_step) == 600
     assert report.within_budget
     assert report.budget_spent_max > 0.999 * BUDGET
 

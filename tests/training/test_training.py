@@ -11,11 +11,9 @@ import pytest
 
 import dpfuse
 from dpfuse.errors import TrainingDiverged
-from dpfuse.policy.rollout import cut
 from dpfuse.systems import hidden_markov, linear_gaussian
 from dpfuse.training import pathwise
 from dpfuse.training.progress import ProgressBar
-from dpfuse.training.sampler import Sampler, spaced_windows
 from dpfuse.training.train import usual_filter
 from support.designs import BRIEF, SMALL, busy_data, make_guarantee, make_structure, random_walks
 
@@ -51,11 +49,11 @@ def looks(monkeypatch):
 
 
 class TestLearning:
-    def test_a_random_walk(self, trained, walks):
+    def test_a_random_walk_is_estimated(self, trained, walks):
         assert trained.training["validation_mse"] < 0.4 * prior_error(walks[1])
         assert trained.structure.spending == "adaptive" and trained.structure.features == "ball"
 
-    def test_sensors_who_hear_what_is_known_say_what_is_not(self, trained, walks):
+    def test_a_guided_filter_lowers_the_error(self, trained, walks):
         """Guidance is worth a third of the error at least (measured: 45%)."""
         own = train(walks, architecture=replace(SMALL, recurrent_filter="gru"))
         assert trained.structure.recurrent_filter == "guided" and own.structure.recurrent_filter == "gru"
@@ -63,7 +61,7 @@ class TestLearning:
         assert guided_error < own_error * 2 / 3
 
     @pytest.mark.slow
-    def test_a_hidden_markov_chain_with_accounts_of_ones_own(self):
+    def test_a_hidden_markov_chain_is_estimated_with_individual_accounts(self):
         system = hidden_markov.HiddenMarkov(
             transition=[[0.95, 0.05], [0.05, 0.95]], sensor_probabilities=[0.1, 0.9], initial=[0.5, 0.5], num_sensors=20
         )
@@ -76,7 +74,7 @@ class TestLearning:
         assert design.training["validation_mse"] < 0.4 * prior_error(validation)
         assert (design.structure.features, design.structure.charge_factor) == ("box", 2)
 
-    def test_two_states_by_a_schedule(self):
+    def test_two_states_are_estimated_with_a_schedule(self):
         """Every sensor sees both."""
         system = linear_gaussian.LinearGaussian(
             transition=np.eye(2),
@@ -114,11 +112,11 @@ class TestWhoIsGuided:
             (None, "constant", "pathwise", "guided"),
         ],
     )
-    def test_unless_told_otherwise(self, guarantee, policy, method, expected):
+    def test_default_filter_depends_on_spending_and_method(self, guarantee, policy, method, expected):
         assert usual_filter([guarantee], policy, method) == expected
 
     @pytest.mark.slow
-    def test_algorithm_2_if_it_is_told_to(self, walks):
+    def test_algorithm_2_can_train_a_guided_filter(self, walks):
         """Episodes then hold what each sensor remembers, and its features are made in play."""
         guided = replace(SMALL, recurrent_filter="guided")
         options = {"method": "ppo", "ppo": dpfuse.PPO(num_rounds=2, num_iterations=2, num_episodes=64)}
@@ -129,28 +127,31 @@ class TestWhoIsGuided:
         assert np.abs(design.policy.networks.spending.by_step).max() > 0
 
 
+@pytest.fixture(scope="module")
+def many(walks):
+    """Designs for two budgets and, within each, two seeds."""
+    guarantees = [make_guarantee(), make_guarantee(budget=0.5)]
+    return dpfuse.train_many(walks[0], walks[1], guarantees, seeds=[0, 1], architecture=SMALL, optimisation=BRIEF)
+
+
 class TestSeeds:
-    def test_equal_seeds_give_equal_designs(self, trained, walks):
-        assert train(walks).fingerprint == trained.fingerprint
+    """`TestProgress` shows that equal seeds give equal designs."""
 
-    def test_another_seed_gives_another_design(self, trained, walks):
-        other = train(walks, seed=1)
-        assert other.fingerprint != trained.fingerprint
-        assert distance(other, trained) > 0.1
-        assert other.training["seed"] == 1
-
-    def test_budgets_and_seeds_at_once_are_the_same_as_one_by_one(self, trained, walks):
-        guarantees = [make_guarantee(), make_guarantee(budget=0.5)]
-        many = dpfuse.train_many(walks[0], walks[1], guarantees, seeds=[0, 1], architecture=SMALL, optimisation=BRIEF)
-        assert [(d.guarantee.budget, d.training["seed"]) for d in many] == [(1.5, 0), (1.5, 1), (0.5, 0), (0.5, 1)]
+    def test_another_seed_gives_another_design(self, many):
         assert len({design.fingerprint for design in many}) == 4
-        for design, alone in [(many[0], trained), (many[3], train(walks, guarantees[1], seed=1))]:
+        assert distance(many[1], many[0]) > 0.1
+        assert [design.training["seed"] for design in many] == [0, 1, 0, 1]
+
+    def test_designs_trained_at_once_equal_those_trained_alone(self, many, trained, walks):
+        assert [design.guarantee.budget for design in many] == [1.5, 1.5, 0.5, 0.5]
+        for design, alone in [(many[0], trained), (many[3], train(walks, many[3].guarantee, seed=1))]:
             assert distance(design, alone) < 0.02
             assert design.training["validation_mse"] == pytest.approx(alone.training["validation_mse"], rel=0.02)
 
 
 class TestProgress:
-    def test_the_best_weights_are_kept_and_shown(self, walks, trained, looks, capsys):
+    def test_the_best_weights_are_kept_and_the_progress_bar_shows_their_error(self, walks, trained, looks, capsys):
+        """An equal seed gives an equal design, also with a progress bar."""
         design = train(walks, progress=True)
         numbers, best = zip(*looks, strict=True)
         assert numbers == (40, 80, 120)
@@ -163,7 +164,7 @@ class TestProgress:
         captured = capsys.readouterr()
         assert captured.out == "" and "validation error" in captured.err
 
-    def test_stops_when_validation_no_longer_improves(self, walks, looks):
+    def test_training_stops_when_validation_no_longer_improves(self, walks, looks):
         """A validation set with every sign turned gets worse as training gets better."""
         turned = replace(walks[1], state=-walks[1].state)
         design = train((walks[0], turned), optimisation=replace(BRIEF, validate_every=4, patience=2))
@@ -183,12 +184,12 @@ class TestAverage:
             seen.append(float(average))
         return seen
 
-    def test_of_the_weights_is_over_as_many_updates_as_the_decay_says(self):
+    def test_the_average_is_over_as_many_updates_as_the_decay_says(self):
         assert self.averages(0.0) == [1, 2, 3, 4, 5]
         assert self.averages(0.9) == pytest.approx([1, 1.5, 2, 2.5, 3])
         assert self.averages(0.5) == pytest.approx([1, 1.5, 2.25, 3.125, 4.0625])
 
-    def test_reaches_over_a_twentieth_of_all_updates(self):
+    def test_by_default_the_average_is_over_a_twentieth_of_all_updates(self):
         assert self.averages(None, 200) == pytest.approx(self.averages(0.9, 200))
         assert self.averages(None, 10) == self.averages(0.0, 10)
 
@@ -199,27 +200,27 @@ class TestAverage:
 
 
 class TestExploration:
-    def test_falls_to_nothing_and_leaves_even_spending_alone(self):
+    def test_exploration_falls_to_zero_and_is_zero_for_even_spending(self):
         optimisation = dpfuse.Optimisation(num_updates=10, exploration=0.5)
         at = [pathwise.exploration_at(optimisation, make_structure(), number) for number in (5, 10)]
         assert at == [0.25, 0.0]
         assert pathwise.exploration_at(optimisation, make_structure(spending="constant"), 5) == 0.0
 
-    def test_makes_another_design(self, trained, walks):
+    def test_exploration_changes_the_design_and_keeps_its_error(self, trained, walks):
         brief = replace(BRIEF, exploration=1.0)
         explored = train(walks, optimisation=brief)
         assert explored.fingerprint != trained.fingerprint
         assert explored.training["validation_mse"] == pytest.approx(trained.training["validation_mse"], rel=0.2)
 
     @pytest.mark.parametrize("exploration", [-0.1, float("nan")])
-    def test_is_checked(self, exploration):
+    def test_exploration_must_be_finite_and_not_negative(self, exploration):
         with pytest.raises(ValueError, match="exploration must be finite and at least 0"):
             dpfuse.Optimisation(exploration=exploration)
 
 
 class TestDivergence:
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
-    def test_is_an_error_and_not_a_design(self, walks, monkeypatch, broken):
+    def test_divergence_is_an_error(self, walks, monkeypatch, broken):
         """A gradient that is not finite shows in the loss one update later, which may never come."""
 
         def not_finite(policy, *_):
@@ -230,7 +231,7 @@ class TestDivergence:
         with pytest.raises(TrainingDiverged, match=r"not finite after 1 updates?; lower learning_rate \(0.03\)"):
             train(walks, optimisation=ONE_UPDATE)
 
-    def test_a_gradient_that_overflows_once_is_left_out(self):
+    def test_an_update_whose_gradient_overflows_is_left_out(self):
         optimiser = pathwise.make_optimiser(BRIEF)
         weights = jnp.ones(3)
         state = optimiser.init(weights)
@@ -280,7 +281,7 @@ class TestRefusals:
             ),
         ],
     )
-    def test_say_what_is_wrong(self, walks, options, message):
+    def test_wrong_arguments_are_refused_by_name(self, walks, options, message):
         with pytest.raises((TypeError, ValueError), match=message):
             dpfuse.train(walks[0], walks[1], make_guarantee(), **{"optimisation": BRIEF, **options})
 
@@ -292,11 +293,11 @@ class TestRefusals:
         with pytest.raises(ValueError, match="horizon must be given .* got 8 and 4 steps"):
             train((walks[0], walks[1].between(0, 4)))
 
-    def test_validation_must_look_like_training(self, walks):
+    def test_validation_must_have_the_channels_and_states_of_training(self, walks):
         with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
             train((walks[0], busy_data(num_steps=8)))
 
-    def test_somebody_must_be_there(self, walks):
+    def test_training_data_without_a_present_sensor_is_refused(self, walks):
         nobody = replace(walks[0], present=np.zeros_like(walks[0].present))
         with pytest.raises(ValueError, match="training must have at least one present sensor"):
             train((nobody, walks[1]))
@@ -311,7 +312,7 @@ class TestRefusals:
             ([make_guarantee(), None], [0], "must share adjacency and accounting"),
         ],
     )
-    def test_what_is_trained_at_once_is_of_one_kind(self, walks, guarantees, seeds, message):
+    def test_guarantees_trained_at_once_must_share_adjacency_and_accounting(self, walks, guarantees, seeds, message):
         with pytest.raises(ValueError, match=message):
             dpfuse.train_many(walks[0], walks[1], guarantees, seeds=seeds, optimisation=BRIEF)
 
@@ -329,43 +330,12 @@ class TestRefusals:
             dpfuse.Optimisation(**changes)
 
 
-class TestSampling:
-    def test_batches_are_stretches_of_the_recording_in_one_shape(self):
-        data = busy_data(num_runs=2, num_steps=20, num_slots=4)
-        sampler = Sampler(data, window=5, batch_size=6, num_devices=2, seed=0)
-        batches = [sampler.draw() for _ in range(5)]
-        assert len({leaf.shape for batch in batches for leaf in [batch.measurements]}) == 1
-        stretches = {data.state[run, start : start + 5].tobytes() for run in range(2) for start in range(16)}
-        for batch in batches:
-            assert batch.state.shape == (2, 5, 3, 1)
-            for shard, window in np.ndindex(2, 3):
-                assert np.ascontiguousarray(batch.state[shard, :, window]).tobytes() in stretches
-            assert (batch.account_share[batch.window < 3] == 1).all()
-
-    def test_equal_seeds_draw_equal_batches(self):
-        data = busy_data(num_steps=20)
-        one, two, other = (Sampler(data, 5, 4, seed=seed).draw() for seed in (0, 0, 1))
-        assert all(np.array_equal(a, b) for a, b in zip(one, two, strict=True))
-        assert not np.array_equal(one.state, other.state)
-
-    def test_accounts_may_start_partly_spent(self):
-        share = Sampler(busy_data(num_steps=20), 5, 64, partly_spent=True).draw().account_share
-        assert share.min() < 0.1 and share.max() > 0.9
-
-    def test_validation_windows_are_spread_over_the_recordings(self):
-        data = busy_data(num_runs=2, num_steps=21, num_slots=3)
-        windows = spaced_windows(data, 5, 6)
-        expected = cut(data, np.repeat([0, 1], 3), np.tile([0, 8, 16], 2), 5)
-        assert all(np.array_equal(a, b) for a, b in zip(windows, expected, strict=True))
-        assert spaced_windows(data, 21, 100).state.shape[1] == 2
-
-
-def test_all_cores_are_asked_for_once():
+def test_use_all_cores_changes_nothing_after_jax_has_started():
     """JAX has chosen its devices; a later call changes nothing and says how many there are."""
     assert dpfuse.use_all_cores() == jax.local_device_count() == 2
 
 
-def test_walks_are_what_they_seem():
+def test_the_data_of_these_tests_are_as_they_assume():
     """The tests above rest on it: the prior's error is about 1 and the sensors see through it."""
     data = random_walks(256, 0)
     assert prior_error(data) == pytest.approx(1.0, rel=0.3)
