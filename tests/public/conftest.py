@@ -19,9 +19,9 @@ FLAGS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
-    """One Chromium for all tests."""
+    """One Chromium for the tests of a module. While it is open, no other test of this process may run an event loop."""
     program = needs("chromium")
     from playwright.sync_api import sync_playwright
 
