@@ -250,6 +250,14 @@ class TestDesigns:
             dpfuse.RemoteEstimator(tmp_path / "own.estimator")
         assert dpfuse.RemoteEstimator(tmp_path / "own.estimator", parts=[page.Leaky]).last_step("main") == 0
 
+    def test_the_estimator_file_does_not_name_the_filter_or_the_spending_rule(self, tmp_path):
+        """Designs with the same E have the same file, whichever f and g they have."""
+        parts = [{"spending": Ramp, "recurrent_filter": Smoother}, {"spending": "schedule"}, {"spending": "adaptive"}]
+        for number, own in enumerate(parts):
+            make_design(**own).export_estimator(tmp_path / str(number))
+        one, *others = ((tmp_path / str(number)).read_bytes() for number in range(len(parts)))
+        assert all(one == other for other in others)
+
     def test_a_guided_filter_of_a_user_follows_the_releases(self):
         design = make_design(recurrent_filter=Follower, spread=0.5)
         step = dpfuse.ExactStep(design, 2)

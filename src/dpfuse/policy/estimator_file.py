@@ -44,7 +44,9 @@ class _EstimatorArrays(eqx.Module):
 
 def export_estimator(policy: Policy, path: str | os.PathLike[str]) -> None:
     """Write E: a zip of .npy arrays and metadata.json, without pickle."""
-    constants, structure = policy.constants, replace(policy.structure, **_UNUSED_BY_E)
+    # Of the spending rule E needs to know whether it is constant, which decides whether there is a clock to read.
+    spending = "constant" if policy.structure.spending == "constant" else "adaptive"
+    constants, structure = policy.constants, replace(policy.structure, **_UNUSED_BY_E, spending=spending)
     stored = _EstimatorArrays(
         policy.networks.estimator, constants.squared_radius, constants.state_mean, constants.state_std
     )
