@@ -53,6 +53,7 @@ class TestLearning:
         assert trained.training["validation_mse"] < 0.4 * prior_error(walks[1])
         assert trained.structure.spending == "adaptive" and trained.structure.features == "ball"
 
+    @pytest.mark.slow
     def test_a_guided_filter_lowers_the_error(self, trained, walks):
         """Guidance is worth a third of the error at least (measured: 45%)."""
         own = train(walks, architecture=replace(SMALL, recurrent_filter="gru"))
@@ -74,6 +75,7 @@ class TestLearning:
         assert design.training["validation_mse"] < 0.4 * prior_error(validation)
         assert (design.structure.features, design.structure.charge_factor) == ("box", 2)
 
+    @pytest.mark.slow
     def test_two_states_are_estimated_with_a_schedule(self):
         """Every sensor sees both."""
         system = linear_gaussian.LinearGaussian(
@@ -134,6 +136,7 @@ def many(walks):
     return dpfuse.train_many(walks[0], walks[1], guarantees, seeds=[0, 1], architecture=SMALL, optimisation=BRIEF)
 
 
+@pytest.mark.slow
 class TestSeeds:
     """`TestProgress` shows that equal seeds give equal designs."""
 
