@@ -181,6 +181,7 @@ class TestOneLoss:
         np.testing.assert_allclose(kernel[:, 0], kernel[::-1, 1], atol=1e-9)
 
 
+@pytest.mark.slow
 class TestSolveGeneral:
     def test_every_collection_costs_at_most_what_is_charged(self, two, four):
         for solution in (two, four):

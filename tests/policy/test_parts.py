@@ -213,6 +213,7 @@ def page(tmp_path_factory):
     return module
 
 
+@pytest.mark.slow
 class TestDesigns:
     def test_the_parts_of_the_page_are_trained_and_keep_the_budget(self, page, walks):
         structure = page.design.structure

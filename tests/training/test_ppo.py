@@ -169,6 +169,7 @@ def train(walks, optimisation=BRIEF, ppo=SHORT, guarantee=None, **options):
     )
 
 
+@pytest.mark.slow
 def test_the_joint_loss_has_no_gradient_for_the_spending_rule():
     design, windows, noise = play_everything()
     exploration = jax.random.normal(jax.random.key(5), noise.shape[:2])
@@ -187,6 +188,7 @@ def test_the_joint_loss_has_no_gradient_for_the_spending_rule():
 
 
 class TestAlgorithm2:
+    @pytest.mark.slow
     def test_it_gives_a_design_that_learns_and_keeps_the_budget(self, walks):
         design = train(walks)
         assert design.structure.spending == "adaptive" and design.training["method"] == "ppo"

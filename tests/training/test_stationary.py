@@ -27,6 +27,7 @@ def make_guarantee(accounting: str) -> dpfuse.Guarantee:
     return dpfuse.Guarantee(order=2.0, budget=BUDGET, adjacency="remove-one", accounting=accounting)
 
 
+@pytest.mark.slow
 def test_no_sensor_exceeds_its_budget_in_a_stream_without_end():
     short = traffic(1, 1, 60.0)
     design = dpfuse.train(
