@@ -87,12 +87,12 @@ def test_the_clock_names_streams_whose_total_budget_is_spent(tmp_path):
 
 
 def test_the_guarantee_is_given_in_numbers_and_in_words(live, tmp_path):
-    promise = live.get("/v1/guarantee").json()
-    assert promise["guarantee"] == live.design.guarantee.to_dict()
-    assert (promise["streams"], promise["fingerprint"]) == (["main"], live.design.fingerprint)
-    assert promise["channels"] == [{"low": -1.0, "high": 1.0}] * 2
-    assert "gdp" not in promise["epsilon"] and 5.97 < promise["epsilon"]["zcdp"] < 5.99
-    assert any("sensor" in sentence for sentence in promise["in_words"])
+    statement = live.get("/v1/guarantee").json()
+    assert statement["guarantee"] == live.design.guarantee.to_dict()
+    assert (statement["streams"], statement["fingerprint"]) == (["main"], live.design.fingerprint)
+    assert statement["channels"] == [{"low": -1.0, "high": 1.0}] * 2
+    assert "gdp" not in statement["epsilon"] and 5.97 < statement["epsilon"]["zcdp"] < 5.99
+    assert any("sensor" in sentence for sentence in statement["in_words"])
     (tmp_path / "finite").mkdir()
     with rig(tmp_path / "finite", make_design("individual"), streams=("a", "b")) as finite:
         epsilon = finite.get("/v1/guarantee").json()["epsilon"]["gdp"]
