@@ -116,3 +116,14 @@ class TestMemory:
         for _ in range(2):  # as a newcomer, and known
             memory.write(1, *owners, memory.find(*owners), np.array([[1], [2], [3]], np.float32))
             assert self.read(memory, (0, 5)) == 1
+
+
+def test_a_row_that_is_used_again_holds_the_initial_values():
+    arrays = KeyedArrays(spent=np.int64(0))
+    ids = np.arange(arrays.capacity)
+    rows = arrays.find_or_add(np.zeros_like(ids), ids)
+    arrays["spent"][rows] = 7
+    arrays.remove(rows)
+    again = arrays.find_or_add(np.ones_like(ids), ids)
+    assert set(again.tolist()) & set(rows.tolist())
+    assert (arrays["spent"][again] == 0).all()
