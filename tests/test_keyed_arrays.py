@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dpfuse._keyed_arrays import ABSENT, KeyedArrays
 from dpfuse.policy.memory import Memory
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 
 LARGEST = 2**63 - 1
 keys = st.tuples(

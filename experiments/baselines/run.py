@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dpfuse
-from dpfuse import baselines
+from experiments.baselines import mechanisms
 from experiments.baselines.figures import draw
 from experiments.baselines.systems import SYSTEMS, Parts
 from tools.results import results_path, write_results
@@ -25,44 +25,47 @@ DESIGNS = {
 }
 
 
-def make_designs(system: str, parts: Parts, updates: int, folder: Path) -> dict[str, dict[float, dpfuse.Design]]:
-    """Our designs by name and budget; those already in the folder are read."""
-    designs: dict[str, dict[float, dpfuse.Design]] = {}
-    for name, (spending, accounting) in DESIGNS.items():
-        files = {budget: folder / f"{system}-{name}-{budget}-{updates}.dpfuse" for budget in BUDGETS}
-        if not all(file.exists() for file in files.values()):
-            made = dpfuse.train_many(
-                parts.training,
-                parts.validation,
-                [replace(GUARANTEE, budget=budget, accounting=accounting) for budget in BUDGETS],
-                spending=spending,
-                horizon=SYSTEMS[system].horizon,
-                architecture=dpfuse.Architecture(recurrent_filter="gru"),  # the paper's f, for all alike
-                optimisation=dpfuse.Optimisation(num_updates=updates, patience=updates),
-                progress=True,
-            )
-            for file, design in zip(files.values(), made, strict=True):
-                design.save(file)
-        designs[name] = {budget: dpfuse.load(file) for budget, file in files.items()}
-    return designs
+def train_designs(system: str, parts: Parts, updates: int, folder: Path) -> dpfuse.SweepResult:
+    """Our designs, trained and tested; those already in the folder are read."""
+    horizon = SYSTEMS[system].horizon
+    common = {
+        "horizon": horizon,
+        "recurrent_filter": "gru",  # the paper's f, for all alike
+        "num_updates": updates,
+        "patience": updates,
+    }
+    settings = {
+        name: common
+        | {
+            "spending": spending,
+            "guarantees": [replace(GUARANTEE, budget=budget, accounting=accounting) for budget in BUDGETS],
+        }
+        for name, (spending, accounting) in DESIGNS.items()
+    }
+    found = dpfuse.sweep(
+        {system: parts}, GUARANTEE, settings=settings, evaluation={"stride": horizon // 2}, out=folder, progress=True
+    )
+    if found.failures:
+        raise SystemExit("not every design was made; run the same command again for what is missing")
+    return found
 
 
 def compare_on(system: str, updates: int | None, folder: Path) -> dict[str, Any]:
     """Every mechanism at every budget on one system, on the same test windows."""
     parts, horizon = SYSTEMS[system].simulate(), SYSTEMS[system].horizon
     updates = updates or SYSTEMS[system].updates
-    designs = make_designs(system, parts, updates, folder)
+    designs = train_designs(system, parts, updates, folder)
     result: dict[str, Any] = {"unit": SYSTEMS[system].unit, "horizon": horizon, "updates": updates, "budgets": {}}
     for budget in BUDGETS:
         reports, settings = {}, {}
-        for name in baselines.BASELINES:
+        for name in mechanisms.BASELINES:
             guarantee = replace(GUARANTEE, budget=budget)
-            mechanism = baselines.fit(name, parts.training, parts.validation, guarantee, horizon=horizon)
-            reports[name] = baselines.evaluate(mechanism, parts.test, stride=horizon // 2)
+            mechanism = mechanisms.fit(name, parts.training, parts.validation, guarantee, horizon=horizon)
+            reports[name] = mechanisms.evaluate(mechanism, parts.test, stride=horizon // 2)
             settings[name] = dict(mechanism.settings)
         best = min(reports, key=lambda name: reports[name].mse)
         for name in DESIGNS:
-            reports[name] = dpfuse.evaluate(designs[name][budget], parts.test, stride=horizon // 2)
+            (reports[name],) = designs.select(setting=name, budget=budget).reports
         result["prior_mse"] = reports[best].prior_mse
         result["budgets"][str(budget)] = {
             "mechanisms": {name: _figures(report, settings.get(name)) for name, report in reports.items()},
@@ -94,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--out", type=Path, default=results_path("baselines").parent, help="folder for results and figure"
     )
     options = parser.parse_args(arguments)
-    dpfuse.use_all_cores()
     for folder in (options.out, options.designs):
         folder.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()

@@ -13,6 +13,14 @@ class TrainingDiverged(DpfuseError):
     """A loss or a gradient is no longer finite."""
 
 
+class TrainingWarning(UserWarning):
+    """A design was trained that hardly estimates better than the prior."""
+
+
+class DataWarning(UserWarning):
+    """A recording has reports that a design does not read."""
+
+
 class FileRefused(DpfuseError):
     """A file has the wrong kind, version, shape or content."""
 
@@ -26,8 +34,27 @@ class MissingExtra(DpfuseError):
 
 
 class LedgerRefused(DpfuseError):
-    """A ledger is missing, locked, damaged, changed, rolled back or not writable. Nothing may be released."""
+    """A ledger or bank is damaged, changed, rolled back or lost. Nothing may be released, now or by trying again."""
+
+
+class LedgerUnavailable(LedgerRefused):
+    """A ledger or bank cannot be used now: the disk is full, another program has it, or the server is away.
+
+    Nothing may be released now. The same call may work later.
+    """
+
+
+class LedgerMismatch(LedgerRefused):
+    """A ledger or bank is in order, and not the one for this design, path, user or version; settings must change."""
 
 
 class ReleaseRefused(DpfuseError):
     """A received message is not a release of this design, or does not follow from the releases before it."""
+
+
+class DesignChanged(ReleaseRefused):
+    """A release was made by another design than the estimator's: the centre's ledger was upgraded."""
+
+
+class PastChanged(ReleaseRefused):
+    """A centre shows another past than it did before: its ledger was rewritten, rolled back or replaced."""

@@ -22,6 +22,7 @@ from support.designs import SOME_CASES, make_design
 
 
 class TestChecks:
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", SOME_CASES)
     def test_every_accounting_and_adjacency_passes(self, case):
         found, _ = attack_worst(small(case))
@@ -36,6 +37,7 @@ class TestChecks:
         ],
         ids=["stationary", "half-line"],
     )
+    @pytest.mark.slow
     def test_stationary_designs_and_features_on_a_half_line_pass(self, design, reach):
         found, _ = attack_worst(design)
         assert failed(found.checks) == set()

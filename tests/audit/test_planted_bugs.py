@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from dpfuse.audit import Claim, attack, scenarios
-from dpfuse.audit.worlds import NUM_ROWS, make_worlds, with_worst_filter, worst_pair
+from dpfuse.audit.worlds import NUM_ROWS, World, make_worlds, with_worst_filter, worst_pair
 from dpfuse.policy import ExactStep
 from dpfuse.privacy import GRID, IndividualFilter, Mechanism, Release, budget, release
+from dpfuse.trajectories import NOBODY
 from support.attacks import INDIVIDUAL, SURE, TOTAL, attack_worst, failed, small
 
 
@@ -126,6 +127,7 @@ class DataDependentWeight(Mechanism):
         return super().charge_many(accounts, [w * (1 + 1e-4 * values.sum()) for w in weights], stream, ids, values)
 
 
+@pytest.mark.slow
 class TestPlantedBugs:
     """Each bug fails the checks that are about it; it may fail others too."""
 
@@ -138,16 +140,30 @@ class TestPlantedBugs:
     def test_a_weight_that_is_not_clipped_is_found(self):
         def make_step(design, num_rows):
             step = with_mechanism(NoClip)(design, num_rows)
-            own = step.public_part
+            own = step.query_part
 
-            def public_part(public, block):
-                public, query, estimate = own(public, block)
+            def query_part(estimated):
+                public, query, estimate = own(estimated)
                 return public, query._replace(fusion_weight=1.5 * query.fusion_weight), estimate
 
-            step.public_part = public_part
+            step.query_part = query_part
             return step
 
         assert {"accounts", "distance", "every run"} <= caught_by(small(), make_step)
+
+    @pytest.mark.parametrize("counts", [False, True])
+    def test_a_public_input_that_counts_sensors_is_found_and_a_right_one_passes(self, counts, monkeypatch):
+        """Such an input differs between the worlds, so g, which reads it, gives the world away."""
+
+        def with_count(world, k):
+            present = world.present[k] & (world.ids[k] != NOBODY)
+            return np.array([present.sum(), 0.0], np.float32)
+
+        if counts:
+            monkeypatch.setattr(World, "inputs_at", with_count)
+        design = small(spending="adaptive", spread=1.0, num_public=1, public_range=(0.0, 5.0))
+        found = caught_by(design)
+        assert {"public spending", "every run"} <= found if counts else not found
 
     def test_features_that_are_not_bounded_are_found(self, monkeypatch):
         monkeypatch.setattr(release, "within_set", lambda rows, features, weight: rows)
@@ -166,6 +182,7 @@ class TestPlantedBugs:
         found = caught_by(small(case, budget=1.0), with_mechanism(DataDependentWeight), num_runs=100)
         assert {"public spending", "every run", "leakage"} <= found
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", [TOTAL, INDIVIDUAL])
     def test_a_readout_that_depends_on_measurements_is_found(self, case):
         """The readout of a guided f must depend on releases alone. The worst f has no readout, so f is the design's."""

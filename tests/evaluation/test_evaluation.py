@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
+import polars
 import pytest
 
 import dpfuse
-from dpfuse.evaluation import bootstrap, figures, to_text
+from dpfuse.evaluation import LEVELS, bootstrap, figures, to_text
 from dpfuse.evaluation.bootstrap import block_interval, blocks_of
 from dpfuse.evaluation.debits import exact_spending
+from dpfuse.evaluation.report import _quarters
 from dpfuse.evaluation.simulate import simulate_windows
 from dpfuse.policy import step
 from dpfuse.privacy.statement import NO_GUARANTEE, state_guarantee
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 from support.designs import busy_data, departing, make_design, make_guarantee, with_networks
 
 HORIZON = 6
@@ -186,6 +190,7 @@ class TestErrors:
         assert other.mse != reports["classical"].mse
         assert other.mse == pytest.approx(again.mse, rel=0.2)
 
+    @pytest.mark.slow
     def test_windows_start_a_stride_apart(self, designs):
         design = designs["total", "remove-one", "ball"]
         report = dpfuse.evaluate(design, recordings(), stride=7, num_draws=1)
@@ -202,6 +207,7 @@ class TestErrors:
         assert whole.mse == pytest.approx(whole.window_errors.mean())
         assert whole.mse_per_step.mean() == pytest.approx(whole.mse, rel=1e-6)
 
+    @pytest.mark.slow
     def test_a_trained_design_is_better_than_the_prior(self, trained, walks):
         report = dpfuse.evaluate(trained, walks[2])
         assert report.mse < 0.4 * report.prior_mse
@@ -209,6 +215,7 @@ class TestErrors:
         assert report.within_budget
         assert dpfuse.evaluate(trained, walks[1]).mse == pytest.approx(trained.training["validation_mse"], rel=0.2)
 
+    @pytest.mark.slow
     def test_a_single_run_has_an_error_but_no_interval(self, designs):
         report = dpfuse.evaluate(designs["total", "remove-one", "ball"], recordings().runs([0]))
         assert report.ci95 is None and report.ci95_per_step is None and report.mse > 0
@@ -221,6 +228,7 @@ class TestErrors:
         assert report.within_budget is None and dict(report.epsilon) == {}
         assert report.statement == NO_GUARANTEE
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     def test_data_without_sensors_can_be_evaluated(self, designs, accounting):
         data = recordings()
@@ -228,6 +236,7 @@ class TestErrors:
         report = dpfuse.evaluate(designs[accounting, "remove-one", "ball"], empty, num_draws=1)
         assert math.isfinite(report.mse) and report.within_budget
 
+    @pytest.mark.slow
     def test_a_stationary_design_runs_over_whole_recordings(self):
         design = make_design("individual", horizon=None, expected_stay=5.0)
         report = dpfuse.evaluate(design, recordings(), num_draws=1)
@@ -276,11 +285,20 @@ class TestReports:
         assert f"{reports['classical'].prior_mse:.4g}" in table[4]
         assert len(to_text(reports).splitlines()) == 5
 
+    def test_the_text_tells_how_the_validation_error_fell(self, reports):
+        assert _quarters([8.0, 9.0, 4.0, 5.0, 3.0, 2.0, 2.5, 2.6]) == [8, 4, 2, 2]
+        assert _quarters([8.0, 9.0, 4.0]) == []
+        told = replace(reports["classical"], validation_quarters=(8.0, 4.0, 2.0, 2.0))
+        text = to_text({"classical": told, "individual": reports["individual"]})
+        assert text.endswith("100% of the updates:\n- classical: 8, 4, 2, 2")
+        assert told.to_dict()["validation_quarters"] == [8, 4, 2, 2]
+
     def test_a_report_states_the_guarantee_of_its_design(self, reports):
         for name, accounting in [("classical", "total"), ("individual", "individual")]:
             expected = state_guarantee(make_guarantee(accounting), horizon=HORIZON, dimension=2).to_text()
             assert reports[name].statement == expected
 
+    @pytest.mark.slow
     def test_figures_are_written_as_png(self, designs, reports, tmp_path):
         chosen = {"classical": designs["total", "remove-one", "ball"], "box": designs["total", "replace-one", "box"]}
         paths = figures.save_figures(
@@ -290,15 +308,91 @@ class TestReports:
                 "estimates": figures.plot_estimates(chosen, recordings(), duration_s=30.0),
                 "budget": figures.plot_budget(reports),
                 "error": figures.plot_error(reports),
+                "error-budget": figures.plot_error_against_budget({"both": list(reports.values())}),
+                "calibration": figures.plot_calibration(reports),
+                "seeds": figures.plot_seeds({name: [report, report] for name, report in reports.items()}),
             },
             tmp_path / "deep" / "figures",
         )
-        assert [path.name for path in paths] == [
-            "traffic.png",
-            "one-channel.png",
-            "estimates.png",
-            "budget.png",
-            "error.png",
-        ]
+        names = ["traffic", "one-channel", "estimates", "budget", "error", "error-budget", "calibration", "seeds"]
+        assert [path.stem for path in paths] == names
         for path in paths:
             assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 5000
+
+    @pytest.mark.slow
+    def test_estimates_of_every_coordinate_are_drawn(self):
+        design = make_design(num_states=2, spread=0.5)
+        drawn = figures.plot_estimates(
+            {"a": design, "b": design}, recordings(num_states=2), state_name=["load", "cars"]
+        )
+        assert [axis.get_ylabel() for axis in drawn.axes] == ["load", "cars"] * 2
+        truth = recordings(num_states=2).state[0, :18]
+        for number, axis in enumerate(drawn.axes):
+            np.testing.assert_array_equal(axis.lines[0].get_ydata(), truth[:, number % 2])
+
+    @pytest.mark.parametrize(
+        ("interval_s", "unit", "last"), [(0.2, "s", 1.2), (300, "min", 30), (7200, "h", 12), (172800, "days", 12)]
+    )
+    def test_time_axes_have_the_unit_of_the_horizon(self, reports, interval_s, unit, last):
+        slow = {"a": replace(reports["classical"], interval_s=interval_s)}
+        for figure in (figures.plot_error(slow), figures.plot_budget(slow)):
+            (axis,) = figure.axes
+            assert axis.get_xlabel() == f"time [{unit}]" and axis.lines[0].get_xdata()[-1] == pytest.approx(last)
+
+    def test_error_against_budget_shows_means_over_seeds_and_levels_without_guarantee(self, reports):
+        first, second = reports.values()
+        floor = replace(first, guarantee=None, mse=1.0)
+        (axis,) = figures.plot_error_against_budget({"a": [first, second, floor]}).axes
+        labels = {line.get_label(): line.get_ydata() for line in axis.lines}
+        np.testing.assert_allclose(labels["a"], (first.mse + second.mse) / 2)
+        np.testing.assert_allclose(labels["a (no guarantee)"], 1.0)
+        np.testing.assert_allclose(labels["no releases (prior)"], first.prior_mse)
+
+
+class TestTables:
+    @pytest.mark.parametrize("package", ["polars", "pandas"])
+    def test_a_report_is_a_data_frame_with_a_row_for_each_step(self, reports, package, monkeypatch):
+        if package == "pandas":
+            monkeypatch.setitem(sys.modules, "polars", None)
+        frame = reports["classical"].to_frame()
+        assert type(frame).__module__.startswith(package)
+        assert list(frame.columns) == ["step", "time_s", "mse", "mse_low", "mse_high", "budget"]
+        np.testing.assert_array_equal(frame["mse"], reports["classical"].mse_per_step)
+        row = dpfuse.compare(reports["individual"], reports["classical"]).to_frame()
+        assert list(row.columns)[:3] == ["ratio", "ratio_low", "ratio_high"] and len(row) == 1
+
+    def test_without_polars_and_pandas_the_remedy_is_named(self, reports, monkeypatch):
+        for package in ("polars", "pandas"):
+            monkeypatch.setitem(sys.modules, package, None)
+        with pytest.raises(dpfuse.MissingExtra, match="pip install polars"):
+            reports["classical"].to_frame()
+
+    @pytest.mark.parametrize("kind", ["csv", "json", "parquet"])
+    def test_files_hold_the_same_numbers(self, reports, kind, tmp_path):
+        report, path = reports["classical"], tmp_path / "new" / f"report.{kind}"
+        report.save(path)
+        read = {"csv": polars.read_csv, "json": polars.read_json, "parquet": polars.read_parquet}[kind](path)
+        assert read.to_dict(as_series=False) == report.to_columns()
+
+    def test_another_kind_of_file_is_refused(self, reports, tmp_path):
+        with pytest.raises(ValueError, match="path must end with .csv, .json or .parquet, got 'report.xls'"):
+            dpfuse.compare(*reports.values()).save(tmp_path / "report.xls")
+
+    def test_a_row_has_no_interval_where_there_is_none(self, reports):
+        assert replace(reports["classical"], ci95=None).to_row()["mse_low"] is None
+
+
+class TestCalibration:
+    def test_shares_are_those_of_the_intervals_of_each_level(self, designs):
+        """Recomputed from the rollouts, and increasing with the level."""
+        design, test = designs["total", "remove-one", "ball"], recordings()
+        report = dpfuse.evaluate(design, test, num_draws=1)
+        inside = {level: [] for level in LEVELS}
+        for _, windows, result in simulate_windows(design, test.windows(HORIZON, 1), num_draws=1, seed=0):
+            away = np.abs(result.mean - windows.state) / result.std
+            for level in LEVELS:
+                inside[level].append(away <= NormalDist().inv_cdf((1 + level) / 2))
+        for level, share in report.calibration.items():
+            assert share == pytest.approx(np.mean(np.concatenate(inside[level], axis=1)), abs=1e-6)
+        assert list(report.calibration.values()) == sorted(report.calibration.values())
+        assert report.calibration[0.95] == report.coverage

@@ -15,6 +15,7 @@ from dpfuse.optimal.general import _worth
 from dpfuse.optimal.programme import minimise
 from support.belief import first_belief, posterior_of_state, renyi_divergences, update_belief
 
+pytestmark = pytest.mark.slow
 FIVE = 5.0
 
 
@@ -213,7 +214,7 @@ class TestSolveGeneral:
 
     def test_never_worse_than_the_gaussian_release_quantised_step_by_step(self, two):
         """The best policy among one-threshold Gaussian releases that leave a node of the same budget grid."""
-        problem, nodes = two.problem, two.beliefs
+        problem, nodes = two.problem, two.beliefs[:, 1]
         value = np.zeros((len(two.budgets), len(nodes)))
         for k in reversed(range(problem.horizon)):
             moved = (1 - nodes) * problem.transition[0, 1] + nodes * problem.transition[1, 1]

@@ -17,9 +17,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpfuse
+from dpfuse._labels import Labels
 from dpfuse.errors import FileRefused
 from dpfuse.policy import rollout
+from dpfuse.policy.card import card_text, describe_recording
 from dpfuse.policy.rollout import cut
+from dpfuse.privacy.statement import NO_GUARANTEE
+from dpfuse.trajectories import Trajectories
 from support.designs import CASES, busy_data, make_design, make_guarantee
 
 KINDS = [
@@ -171,7 +175,7 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("field", "value", "message"),
         [
-            ("version", 1, "has design version 1, this is 2; train it again"),
+            ("version", 1, "has design version 1, this is 4; train it again"),
             ("version", None, "has design version None"),
             ("kind", "estimator", "must hold a design"),
             (
@@ -256,3 +260,77 @@ class Trap:
 
 
 FLIPPED = make_design(spread=0.1)
+
+
+class TestCard:
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: "-".join(map(str, kind.values())))
+    def test_the_file_holds_a_card_as_json_and_as_text(self, tmp_path, kind):
+        design = make_design(**kind)
+        design.save(tmp_path / "a.dpfuse")
+        card = json.loads(contents(tmp_path / "a.dpfuse")["metadata.json"])["card"]
+        text = "\n".join(card.pop("text"))
+        assert card == json.loads(json.dumps(dpfuse.load(tmp_path / "a.dpfuse").card))
+        for title in ("Guarantee", "Mechanism", "Training data", "Settings", "Errors", "Calibration", "Limits"):
+            assert f"## {title}\n" in text
+        assert all(words in text for words in card["privacy"]["in_words"] + card["limits"])
+
+    def test_the_guarantee_is_that_of_the_design_whatever_the_file_says(self, saved):
+        """A card that was edited in the file is not what `dpfuse card` prints."""
+        metadata = json.loads(contents(saved)["metadata.json"])
+        metadata["card"]["privacy"]["parameters"]["budget"] = 0.001
+        rewrite(saved, {"metadata.json": json.dumps(metadata)})
+        assert dpfuse.load(saved).card["privacy"]["parameters"]["budget"] == 1.5
+
+    def test_a_design_without_a_guarantee_says_so(self):
+        card = make_design(features="unbounded", spending="constant").card
+        assert card["privacy"] == {"in_words": [NO_GUARANTEE]}
+
+    @pytest.mark.parametrize("accounting", ["total", "individual"])
+    @pytest.mark.parametrize("period", [None, "day"])
+    def test_unit_neighbours_and_accounting_are_fields_that_say_what_the_words_say(self, accounting, period):
+        end = {} if period is None else {"horizon": None}
+        design = make_design(accounting, adjacency="replace-one", features="orthant", period=period, **end)
+        privacy, limits = design.card["privacy"], design.card["limits"]
+        assert privacy["unit"].startswith("one sensor id and all that it")
+        assert privacy["neighbours"].startswith("replace-one: ") and privacy["accounting"].startswith(f"{accounting}: ")
+        text = " ".join(privacy["in_words"])
+        assert all(privacy[name] in text for name in ("unit", "neighbours", "accounting"))
+        assert ("day" in privacy["unit"]) == any("reports, not events" in limit for limit in limits) == bool(period)
+
+    def test_attributes_and_public_inputs_are_named_with_their_ranges_and_limits(self):
+        options = {"num_attributes": 1, "attribute_range": (0.0, 8.0), "num_public": 2, "public_range": (-3.0, 3.0)}
+        card = make_design(**options).card
+        assert card["mechanism"]["attributes"] == {"count": 1, "low": [0.0], "high": [8.0]}
+        assert card["mechanism"]["public_inputs"] == {"count": 2, "low": [-3.0, -3.0], "high": [3.0, 3.0]}
+        added = set(card["limits"]) - set(make_design().card["limits"])
+        begin = ("Assumed: The public inputs", "Not covered: What a public input", "Not covered: attributes of sensors")
+        assert len(added) == 3 and all(limit.startswith(begin) for limit in added)
+        assert "- public inputs:\n  - count: 2\n" in card_text(card)
+        assert make_design().card["mechanism"]["public_inputs"] == "none"
+
+    def test_a_card_names_the_public_inputs_of_the_training_data(self):
+        data = Trajectories(np.zeros((1, 2, 1)), np.zeros((1, 2, 3, 1)), public=np.ones((1, 2, 2)))
+        assert describe_recording(data)["public_inputs"] == 2
+        data = replace(data, labels=Labels(public=("count", "rain")), attributes={i: [1.0] for i in range(3)})
+        assert describe_recording(data)["public_inputs"] == ["count", "rain"]
+        assert describe_recording(data)["attributes"] == 1
+        assert describe_recording(busy_data())["public_inputs"] == 0
+
+    def test_a_report_becomes_part_of_the_card(self, tmp_path, designs):
+        design = designs["total", "remove-one", "ball"]
+        report = dpfuse.evaluate(design, busy_data(), num_draws=1)
+        design.save(tmp_path / "a.dpfuse", report=report)
+        card = dpfuse.load(tmp_path / "a.dpfuse").card
+        assert card["errors"]["test"]["mse"] == report.mse
+        assert card["calibration"]["0.95"] == report.coverage
+        assert "test" not in design.training
+
+
+def test_a_design_that_comes_with_dpfuse_is_loaded_by_its_name(tmp_path, monkeypatch, saved):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    assert dpfuse.load("freeway").structure.horizon is None
+    with pytest.raises((FileRefused, FileNotFoundError)):
+        dpfuse.load("../designs/freeway")  # a name is no path
+    saved.rename("freeway")
+    assert dpfuse.load("freeway").guarantee.accounting == "total"  # a file of that name comes first

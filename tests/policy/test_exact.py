@@ -17,7 +17,7 @@ from dpfuse.policy.exact import Proposal, join_proposals
 from dpfuse.policy.filters import GuidedFilter
 from dpfuse.policy.rollout import cut
 from dpfuse.privacy import FEATURE_SETS, GRID, IndividualFilter, Release, from_grid, release
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 from support.designs import CASES, SOME_CASES, busy_data, departing, make_design, with_networks
 
 NUM_ROWS, NUM_STEPS, DIMENSION = 64, 4, 2
@@ -140,7 +140,9 @@ def interferences(draw):
     return keep, Feed(ids, measurements)
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in SOME_CASES else pytest.mark.slow) for case in CASES]
+)
 class TestIndependence:
     """Independence, bit for bit, over several steps of history."""
 
@@ -382,9 +384,12 @@ class TestBudgets:
 
 class TestAgainstTheRollout:
     @pytest.mark.parametrize("case", SOME_CASES)
-    def test_integers_agree_with_floats_up_to_the_grid(self, designs, case, monkeypatch):
+    def test_integers_agree_with_floats_up_to_the_grid(self, case, monkeypatch):
         """The same noise on both paths gives the same weights, sums and estimates, also when accounts run dry."""
-        design, data = designs[case], busy_data(num_runs=1, num_steps=6, num_slots=8, seed=3)
+        design, data = (
+            make_design(*case, spread=0.5, expected_stay=1.0),
+            busy_data(num_runs=1, num_steps=6, num_slots=8, seed=3),
+        )
         noise = np.random.default_rng(1).integers(-GRID, GRID, size=(6, DIMENSION))
         windows = cut(data, np.zeros(1, int), np.zeros(1, int), 6)
         result = eqx.filter_jit(rollout)(design.policy, windows, from_grid(noise)[:, None].astype(np.float32))
@@ -456,3 +461,15 @@ def test_proposals_are_joined_by_stream_and_the_first_of_a_sensor_stays_first():
     assert whole.stream.tolist() == [0, 0, 0, 1, 1, 1]
     assert whole.sensors.tolist() == whole.places.tolist() == [5, 6, 5, 6, 7, 8]
     assert whole.hidden[:, 0].tolist() == (-whole.values[:, 0]).tolist() == whole.sensors.tolist()
+
+
+@pytest.mark.parametrize("share", [8 * 4, 8 * 10 * 4, 8 * 300 * 2, 8 * 1000 * 16])
+def test_what_is_lent_for_one_step_is_used_almost_whole_however_small_it_is(share):
+    """Of a slice of budget / 8, for two of them with 300 steps in an epoch and two centres, say."""
+    step = ExactStep(make_design("individual", spread=0.5, horizon=None), NUM_ROWS)
+    ids, factor = np.arange(NUM_ROWS), step.mechanism.factor
+    amounts = np.full(NUM_ROWS, step.mechanism.budget // share)
+    feed = Feed(ids[None], np.random.default_rng(3).normal(size=(1, NUM_ROWS, 2)))
+    rows = run(step, feed, accounts=IndividualFilter.lending(step.mechanism.budget, factor, ids, amounts)).rows[0]
+    costs = factor * np.vecdot(rows, rows)
+    assert (costs <= amounts).all() and np.median(costs / amounts) > 0.999

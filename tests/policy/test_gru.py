@@ -102,6 +102,7 @@ def to_scalar(hidden):
     return jnp.sum(slopes * hidden + 0.5 * hidden**2)
 
 
+@pytest.mark.slow
 def test_the_gradient_equals_the_automatic_one(gru, cell, history):
     """Of two units at once, as several designs train at once."""
     gru, cell = (jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), module) for module in (gru, cell))
@@ -118,6 +119,7 @@ def test_the_gradient_equals_the_automatic_one(gru, cell, history):
         np.testing.assert_allclose(mine, theirs, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_the_gradient_equals_finite_differences(gru, history):
     direction = jax.tree.map(lambda leaf: np.random.default_rng(6).normal(size=leaf.shape), gru)
 

@@ -141,6 +141,7 @@ class TestChecks:
     def test_the_filters_of_the_package_keep_their_contract(self, name):
         dpfuse.check_filter(FILTERS[name], features="box")
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("features", ["ball", "orthant"])
     def test_a_guided_filter_keeps_its_contract_in_every_set(self, features):
         dpfuse.check_filter(FILTERS["guided"], features=features, dimension=3)
@@ -195,7 +196,7 @@ class TestChecks:
             ("mean over streams", "breaks its contract: a row's results depend on other rows"),
             ("overflow", "mean or standard deviation is not finite"),
             ("no spread", "the latter not above 0"),
-            ("size", "estimator must remember estimator_size numbers, 32, got hidden_size 33"),
+            ("size", "estimator must remember estimator_size numbers, 40, got hidden_size 41"),
         ],
     )
     def test_an_estimator_that_breaks_its_contract_is_refused(self, fault, message):
@@ -284,7 +285,10 @@ class TestDesigns:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            ({"spending": "greedy"}, "spending must be one of constant, schedule, adaptive or a class of your own"),
+            (
+                {"spending": "greedy"},
+                "spending must be one of constant, schedule, adaptive, agent or a class of your own",
+            ),
             ({"recurrent_filter": "lstm"}, "recurrent_filter must be one of gru, guided, affine or a class"),
             (
                 {"spending": Smoother},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -44,7 +46,7 @@ def noise_for(windows, seed=0, dimension=2, scale=1.0):
 @eqx.filter_jit
 def one_step(policy, private, public, reports, noise):
     public, query = make_query(policy, public)
-    private = private._replace(account=open_accounts(policy, private.account, reports.arrived))
+    private = private._replace(account=open_accounts(policy, private.account, reports.arrived, reports.arrived))
     private, contributions, _ = contribute(policy, private, reports, query)
     public, (mean, std) = estimate(policy, public, query.fusion_weight, release(contributions, reports.stream, noise))
     return private, public, (mean, std, query.fusion_weight, contributions)
@@ -112,6 +114,64 @@ def spent_by_sensor(design, windows, result):
         cost = design.structure.charge_factor * sum(entry * entry for entry in entries)
         totals[row, stay[k, row]] = totals.get((row, stay[k, row]), 0) + cost
     return list(totals.values())
+
+
+def fall_silent(data, skipped):
+    """The recording without the reports of skipped steps, shape (steps, runs), as a centre drops them."""
+    return replace(data, present=data.present & ~skipped.T[..., None])
+
+
+class TestSkippedSteps:
+    SKIPPED = np.array([[1, 0, 0], [0, 0, 1], [1, 0, 1], [0, 0, 1], [0, 1, 0], [0, 1, 0]], bool)
+
+    @pytest.mark.parametrize("case", SOME_CASES)
+    def test_a_rollout_with_skipped_steps_equals_the_exact_step_that_is_told_of_them(self, designs, case):
+        """Estimates of the exact step from the rollout's releases, rounded to the grid."""
+        design, data = designs[case], fall_silent(busy_data(num_steps=HORIZON), self.SKIPPED)
+        windows = origins(data)._replace(skipped=self.SKIPPED)
+        result = run_windows(design.policy, windows, noise := noise_for(windows))
+        assert (np.asarray(result.fusion_weight)[self.SKIPPED] == 0).all()
+        assert (np.asarray(result.contributions)[~windows.present] == 0).all()
+        released = np.where(self.SKIPPED[..., None], 0, noise)
+        np.add.at(released, (slice(None), windows.window[windows.window < 3]),
+                  np.asarray(result.contributions)[:, windows.window < 3])  # fmt: skip
+        step = ExactStep(design, num_rows=4, num_streams=3)
+        carry = step.init()
+        for k in range(HORIZON):
+            weights = to_grid(np.asarray(result.fusion_weight)[k])
+            carry, (mean, std) = step.follow(carry, weights, to_grid(released[k]), self.SKIPPED[k])
+            np.testing.assert_allclose(mean, result.mean[k], rtol=1e-3, atol=1e-4)
+            np.testing.assert_allclose(std, result.std[k], rtol=1e-3, atol=1e-4)
+
+    def test_g_and_e_read_that_a_step_was_skipped(self, designs):
+        """Nothing of weight and value 0 differs from a skipped step but for the flag."""
+        policy = designs["individual", "remove-one", "orthant"].policy
+        public, nothing = init_public(policy, 2), jnp.zeros((2, 2))
+        public, _ = estimate(policy, public, nothing[:, 0], nothing + 1)
+        public, (mean, _) = estimate(policy, public, nothing[:, 0], nothing, jnp.array([True, False]))
+        assert mean[0] != mean[1]
+        assert public.last[0, -1] == 1 and public.last[1, -1] == 0
+
+    def test_e_begins_with_the_first_release(self, designs):
+        policy = designs["individual", "remove-one", "orthant"].policy
+        public, nothing = init_public(policy, 1), jnp.zeros((1, 2))
+        for _ in range(3):
+            public, _ = estimate(policy, public, nothing[:, 0], nothing, True)
+        assert not np.any(public.estimator_hidden)
+        assert public.step_index == 3
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("case", [("total", "remove-one", "ball"), ("individual", "remove-one", "orthant")])
+    def test_a_reader_who_joins_late_gets_other_estimates_of_the_same_releases(self, designs, case):
+        policy, windows = designs[case].policy, origins(busy_data(num_steps=HORIZON))
+        noise = noise_for(windows)
+        whole = run_windows(policy, windows, noise)
+        joined = run_windows(policy, windows._replace(joined=np.array([0, 3, HORIZON])), noise)
+        for one, other in zip(whole[2:], joined[2:], strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-5)
+        np.testing.assert_allclose(joined.mean[:, [0, 2]], whole.mean[:, [0, 2]], rtol=1e-5)
+        np.testing.assert_allclose(joined.mean[:3, 1], whole.mean[:3, 1], rtol=1e-5)
+        assert (np.abs(np.asarray(joined.mean[3:, 1] - whole.mean[3:, 1])) > 1e-3).all()
 
 
 class TestSpending:
@@ -264,6 +324,18 @@ class TestWhatMayBeRead:
         _, weight = choose_weight(policy, init_public(policy, 2)._replace(budget_left=jnp.array([1.0, 0.1])))
         assert weight[0] > weight[1] > 0
 
+    @pytest.mark.parametrize("reads_step", [False, True])
+    @pytest.mark.parametrize("features", ["ball", "unbounded"])
+    def test_the_estimator_of_a_constant_design_reads_the_step_if_the_structure_says_so(self, features, reads_step):
+        policy = make_design(features=features, spending="constant", spread=0.5, reads_step=reads_step).policy
+        first = init_public(policy, 1)
+
+        def mean(public):
+            return float(estimate(policy, public, jnp.ones(1), jnp.ones((1, 2)))[1].mean[0, 0])
+
+        assert np.isfinite(mean(first))
+        assert (mean(first) == mean(first._replace(step_index=jnp.int32(3)))) != reads_step
+
     def test_stationary_designs_read_no_clock(self):
         design = make_design("individual", horizon=None, spread=0.5)
         public = init_public(design.policy, 1)
@@ -284,6 +356,7 @@ class TestWhatMayBeRead:
 
 
 class TestGradients:
+    @pytest.mark.slow
     @pytest.mark.parametrize("case", SOME_CASES[1:3])
     @pytest.mark.parametrize("departure", [0.0, 100.0, -100.0])
     def test_gradients_stay_finite_when_budgets_are_used_up(self, designs, case, departure):
@@ -300,6 +373,7 @@ class TestGradients:
 
     @pytest.mark.parametrize("features", ["box", "orthant", "ball"])
     @pytest.mark.parametrize("size", [1e-4, 1e-8, 1e-10, 1e-14, 1e-18, 0.0])
+    @pytest.mark.slow
     def test_gradients_stay_finite_when_features_are_next_to_zero(self, features, size):
         policy = make_design("individual", "remove-one", features, spread=0.3, recurrent_filter="gru").policy
         raw = np.log(size + 1e-30) if features != "ball" else size  # what the head gives for features of that size

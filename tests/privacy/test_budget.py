@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpfuse.errors import BudgetExceeded
+from dpfuse.guarantee import Guarantee
 from dpfuse.privacy import GRID, IndividualFilter, TotalFilter, as_loss, squared_steps
-from dpfuse.types import Guarantee
 
 checked = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -314,3 +314,19 @@ class TestIndividual:
             accounts.spend(ids, contributions)
             durations.append(time.thread_time() - start)
         assert min(durations) < 1e-3
+
+
+class TestLentAccounts:
+    def test_an_id_may_spend_its_amount_and_every_other_id_nothing(self):
+        accounts = IndividualFilter.lending(100, 1, np.array([3, 9]), np.array([25, 0]))
+        assert accounts.left([3, 9, 4]).tolist() == [25, 0, 0]
+        admitted = accounts.spend([3, 9, 4], [[5, 0], [1, 0], [1, 0]])
+        assert admitted.costs.tolist() == [25, 0, 0] and not admitted.contributions[1:].any()
+        assert accounts.left([3, 9, 4]).tolist() == [0, 0, 0]
+        assert accounts.spend([3], [[1, 0]]).costs.tolist() == [0]
+
+    @pytest.mark.parametrize("amount", [-1, 101])
+    def test_an_amount_outside_of_the_budget_is_refused_and_not_shown(self, amount):
+        with pytest.raises(ValueError, match="between 0 and the budget, 100, for every id") as caught:
+            IndividualFilter.lending(100, 1, np.array([3]), np.array([amount]))
+        assert str(amount) not in str(caught.value).replace("100", "")

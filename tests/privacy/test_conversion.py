@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpfuse.guarantee import Guarantee
 from dpfuse.privacy import (
     CONVERSIONS,
     GRID,
@@ -23,7 +24,6 @@ from dpfuse.privacy import (
     rho_of,
 )
 from dpfuse.privacy.conversion import SURCHARGE
-from dpfuse.types import Guarantee
 
 checked = settings(max_examples=40, deadline=None, derandomize=True)
 

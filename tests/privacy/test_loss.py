@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import integrate
 
+from dpfuse.guarantee import ADJACENCIES
 from dpfuse.privacy import FEATURE_SETS, IndividualFilter, charge_factor, largest_weight, renyi_loss
-from dpfuse.types import ADJACENCIES
 
 ORDERS = (1.5, 2.0, 5.0, 32.0)
 CASES = list(itertools.product(FEATURE_SETS, (1, 2, 3), ADJACENCIES))

@@ -11,9 +11,9 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from dpfuse.guarantee import Guarantee
 from dpfuse.privacy import GRID, Mechanism, Noise, add_noise, make_noise
 from dpfuse.privacy import noise as noise_module
-from dpfuse.types import Guarantee
 
 LARGEST = 2**63 - 1
 
@@ -223,3 +223,9 @@ class TestDistribution:
         assert noise_checks(np.repeat(noise[::2], 2, axis=0))["calls"] > 1
         uniform = np.random.default_rng(0).uniform(-math.sqrt(3), math.sqrt(3), noise.shape) * GRID
         assert noise_checks(uniform.astype(np.int64))["distribution"] > 1
+
+
+def test_noise_is_made_without_the_large_imports_of_opendp():
+    code = "import sys; from dpfuse.privacy import make_noise; make_noise(2); print('opendp.prelude' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert found.stdout.strip() == "False"

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from dpfuse.guarantee import ADJACENCIES, Guarantee
 from dpfuse.privacy import (
     FEATURE_SETS,
     GRID,
@@ -27,7 +28,6 @@ from dpfuse.privacy import (
     within_set,
 )
 from dpfuse.privacy import noise as noise_module
-from dpfuse.types import ADJACENCIES, Guarantee
 
 checked = settings(max_examples=100, deadline=None, derandomize=True)
 
@@ -220,7 +220,35 @@ class TestCharge:
             0,
         ]  # 6 has a forbidden sign, 7 cannot afford it
         assert charged.exact_sum.tolist() == [quarter, 2 * quarter]
-        assert (charged.fusion_weight, charged.budget_left) == (weight_to_grid(0.7), None)
+        assert (charged.fusion_weight, charged.budget_left) == (weight_to_grid(0.7, math.ceil), None)
+
+    @pytest.mark.parametrize(("features", "adjacency", "accounting"), CASES)
+    @given(weight=st.floats(0, 0.5), values=value_arrays(3))
+    @checked_often
+    def test_no_sensor_pays_more_than_the_public_weight_allows(self, features, adjacency, accounting, weight, values):
+        """What a row that is lost may have cost is then known from the public rows."""
+        mechanism = mechanism_for(features, adjacency, accounting)
+        charged = mechanism.charge(mechanism.open_accounts(), weight, [1, 2, 3], values)
+        assert charged.debits.max() <= mechanism.largest_cost(charged.fusion_weight)
+
+    def test_a_row_longer_than_the_weight_becomes_zeros_and_one_as_long_does_not(self):
+        mechanism = mechanism_for("ball", "remove-one", "individual")
+        charged = mechanism.charge(mechanism.open_accounts(), 0.25, [1, 2], [[0.25, 0.0], [0.25, 2.0**-11]])
+        assert charged.debits.tolist() == [(GRID // 4) ** 2, 0]
+        assert mechanism.largest_cost(charged.fusion_weight) == (GRID // 4) ** 2
+        box = mechanism_for("box", "remove-one", "individual")
+        charged = box.charge(box.open_accounts(), 0.25, [1, 2], [[0.25, 0.25], [0.25 + 1 / GRID, 0.0]])
+        assert charged.debits.tolist() == [box.largest_cost(charged.fusion_weight), 0]
+
+    @given(weight=st.floats(2.0**-20, 1.0, width=32), angle=st.floats(0, 2 * math.pi))
+    @checked
+    def test_a_feature_of_full_length_is_within_the_weight_in_float32(self, weight, angle):
+        """The weight is rounded up, so that rounding in float32 never clears a sensor's row."""
+        mechanism = mechanism_for("ball", "remove-one", "individual", budget=2.0)
+        features = np.float32(1 - 2.0**-20) * np.array([math.cos(angle), math.sin(angle)], np.float32)
+        rows = np.float32(weight) * features
+        charged = mechanism.charge(mechanism.open_accounts(), weight, [1], rows[None])
+        assert charged.exact_sum.tolist() == to_grid(rows).tolist()
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     @pytest.mark.parametrize("values", [[], np.zeros((0, 2))])

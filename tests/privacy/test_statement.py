@@ -34,6 +34,23 @@ class TestNumbers:
         assert "5.98 at δ = 10⁻⁵, by zCDP" in dict(statement.facts)["As (ε, δ)"]
         assert all(map(math.isfinite, statement.epsilon.values()))
 
+    def test_with_a_bank_the_unit_is_one_sensor_over_all_its_centres(self):
+        own = state_guarantee(make_guarantee("individual"), horizon=6, dimension=2, has_bank=True)
+        assert "over all centres of one bank" in dict(own.facts)["Unit of privacy"]
+        assert "by all centres of one bank together" in own.sentence and "gdp" not in own.epsilon
+        assert any("The bank that lends the accounts" in words for words in own.to_dict()["assumed"])
+        alone = state_guarantee(make_guarantee("individual"), horizon=6, dimension=2).to_dict()
+        assert "bank" not in json.dumps(alone)
+
+    def test_public_inputs_are_named_among_what_is_assumed_and_what_is_not_covered(self):
+        plain, own = (
+            state_guarantee(make_guarantee(), horizon=6, dimension=2, has_inputs=has).to_dict() for has in (False, True)
+        )
+        [assumed] = set(own["assumed"]) - set(plain["assumed"])
+        assert "from no report, count, load or connection" in assumed and "see releases only" in assumed
+        [uncovered] = set(own["uncovered"]) - set(plain["uncovered"])
+        assert "a detector in the road counts all cars" in uncovered
+
     def test_json_takes_it(self):
         answer = state_guarantee(make_guarantee("total"), horizon=None, dimension=2, num_streams=2).to_dict()
         assert json.loads(json.dumps(answer)) == answer

@@ -11,7 +11,7 @@ import pytest
 from dpfuse._slots import assign_slots
 from dpfuse.systems.freeway import Freeway, car_following, recording, simulate, watch
 from dpfuse.systems.freeway.car_following import drive
-from dpfuse.types import NOBODY, Trajectories
+from dpfuse.trajectories import NOBODY, Trajectories
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +37,7 @@ def autocorrelation(density: np.ndarray, lag: int) -> float:
     return float((deviation[:, lag:] * deviation[:, :-lag]).mean() / np.square(deviation).mean())
 
 
+@pytest.mark.slow
 def test_density_speed_and_correlation_are_those_of_us101(morning: Trajectories) -> None:
     # The field measured on x = 120 to 520 m, 07:50 to 08:35: see "figures to calibrate a simulator to" in the
     # README of the data.

@@ -1,4 +1,4 @@
-"""Linear-Gaussian and hidden Markov systems: their recordings follow their equations."""
+"""Linear-Gaussian, hidden Markov, tracking and growth systems: their recordings follow their equations."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dpfuse.systems
-from dpfuse.systems import hidden_markov, linear_gaussian
+from dpfuse.systems import Growth, Tracking, growth, hidden_markov, linear_gaussian, tracking
 from dpfuse.systems.hidden_markov import HiddenMarkov
 from dpfuse.systems.linear_gaussian import LinearGaussian
 
@@ -130,6 +130,24 @@ def test_each_sensor_may_have_probabilities_of_its_own() -> None:
     np.testing.assert_array_equal(runs.measurements[..., 1, 0], ~in_last)
 
 
+def test_sensors_of_several_outputs_follow_their_probabilities() -> None:
+    chances = np.random.default_rng(0).dirichlet(np.ones(3), 3)
+    system = machine(sensor_probabilities=chances[:, None])
+    assert system.sensor_probabilities.shape == (3, 4, 3) and system.num_sensors == 4
+    runs = hidden_markov.simulate(system, num_runs=2000, num_steps=10, seed=0)
+    for state in range(3):
+        y = runs.measurements[runs.state[..., 0] == state].ravel().astype(int)
+        assert_frequencies(y, chances[state])
+    np.testing.assert_allclose(machine().output_probabilities[:, 0], [[0.9, 0.1], [0.5, 0.5], [0.2, 0.8]])
+
+
+def test_binary_sensors_measure_the_same_in_either_form() -> None:
+    runs = hidden_markov.simulate(machine(), num_runs=50, num_steps=10, seed=0)
+    full = machine(sensor_probabilities=machine().output_probabilities)
+    same = hidden_markov.simulate(full, num_runs=50, num_steps=10, seed=0)
+    np.testing.assert_array_equal(runs.measurements, same.measurements)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -139,6 +157,8 @@ def test_each_sensor_may_have_probabilities_of_its_own() -> None:
         ({"sensor_probabilities": [0.1, 1.2, 0.5]}, "sensor_probabilities must be probabilities"),
         ({"sensor_probabilities": [0.1, 0.2]}, "sensor_probabilities must have shape"),
         ({"sensor_probabilities": np.full((3, 2), 0.5)}, "num_sensors must be 2"),
+        ({"sensor_probabilities": np.full((3, 1, 3), 0.3)}, "sensor_probabilities of shape .* must add up to 1"),
+        ({"sensor_probabilities": np.ones((3, 1, 1))}, "sensor_probabilities must have shape"),
         ({"num_sensors": None}, "num_sensors must be given"),
     ],
 )
@@ -147,7 +167,37 @@ def test_a_wrong_hidden_markov_system_is_refused_by_field(changes: dict[str, Any
         machine(**changes)
 
 
-@pytest.mark.parametrize(("module", "make"), [(linear_gaussian, oscillator), (hidden_markov, machine)])
+def test_tracking_runs_follow_the_equations() -> None:
+    system = Tracking(num_stations=4, radius=5.0, range_noise=0.2, acceleration=0.1)
+    np.testing.assert_allclose(system.stations, [[5, 0], [0, 5], [-5, 0], [0, -5]], atol=1e-12)
+    runs = tracking.simulate(system, num_runs=4000, num_steps=5, seed=0)
+    position, measured = runs.state.astype(np.float64), runs.measurements.astype(np.float64)
+    assert position.shape == (4000, 5, 2) and measured.shape == (4000, 5, 4, 3)
+    assert_covariance(position[:, 0], 6.0**2 * np.eye(2))
+    velocity = np.diff(position, axis=1)
+    assert_covariance(velocity[:, 0], 0.2**2 * np.eye(2))
+    assert_covariance(np.diff(velocity, axis=1).reshape(-1, 2), 0.1**2 * np.eye(2))
+    np.testing.assert_allclose(measured[..., 1:], np.broadcast_to(system.stations, (4000, 5, 4, 2)), atol=1e-6)
+    away = np.linalg.norm(position[:, :, None] - system.stations, axis=-1)
+    assert_covariance((measured[..., 0] - away).reshape(-1, 4), 0.2**2 * np.eye(4))
+
+
+def test_growth_runs_follow_the_equations() -> None:
+    system = Growth(num_sensors=3, process_noise=2.0, measurement_noise=0.5)
+    runs = growth.simulate(system, num_runs=4000, num_steps=4, seed=0)
+    x, y = runs.state[..., 0].astype(np.float64), runs.measurements[..., 0].astype(np.float64)
+    assert x.shape == (4000, 4) and y.shape == (4000, 4, 3)
+    assert_covariance(x[:, :1], np.array([[2.0]]))
+    for k in (1, 2, 3):  # the step from x_k to x_{k+1} of the equation
+        expected = x[:, k - 1] / 2 + 25 * x[:, k - 1] / (1 + x[:, k - 1] ** 2) + 8 * np.cos(1.2 * k)
+        assert_covariance(x[:, k : k + 1] - expected[:, None], np.array([[2.0]]))
+    assert_covariance((y - x[..., None] ** 2 / 20).reshape(-1, 3), 0.5 * np.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("module", "make"),
+    [(linear_gaussian, oscillator), (hidden_markov, machine), (tracking, Tracking), (growth, Growth)],
+)
 def test_equal_seeds_give_equal_runs(module: Any, make: Any) -> None:
     def run(seed: int) -> np.ndarray:
         return module.simulate(make(), num_runs=2, num_steps=30, seed=seed).measurements

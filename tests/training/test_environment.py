@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import equinox as eqx
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 import dpfuse.gym
 from dpfuse.policy.rollout import close_loop
+from dpfuse.policy.spending import SPENDING_RULES
 from dpfuse.privacy.budget import squared_steps
 from dpfuse.privacy.release import to_grid
 from support.designs import busy_data, departing, make_design
@@ -58,11 +60,13 @@ def play(envs, actions, seed=0):
 
 
 class TestGymnasium:
+    @pytest.mark.slow
     @unbounded
     def test_the_environment_passes_gymnasiums_checker(self):
         env = gymnasium.make(dpfuse.gym.SPENDING, design=make_design(spread=0.5), recording=busy_data())
         check_env(env.unwrapped)
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("mode", ["NextStep", "SameStep"])
     def test_a_vector_environment_follows_gymnasiums_rules(self, mode):
         envs = make_vec(autoreset_mode=mode)
@@ -174,6 +178,7 @@ class TestBudget:
             np.testing.assert_array_equal(one[0], other[0])
 
 
+@pytest.mark.slow
 class TestSameAsAlgorithm1:
     @pytest.mark.parametrize("kind", ["gru", "guided"])
     def test_even_shares_spend_like_the_classical_design(self, kind):
@@ -243,3 +248,81 @@ class TestRefusals:
         envs.reset(seed=0)
         with pytest.raises(ValueError, match="actions must be 16, one for each environment, got 15"):
             envs.step(even(0)[1:])
+
+
+def agent_layers(num_observed, width=8, seed=0):
+    """Weights and biases of a small agent, as a library of reinforcement learning keeps them."""
+    rng = np.random.default_rng(seed)
+    sizes = [num_observed, width, width, 1]
+    return [(rng.normal(size=(b, a)) / np.sqrt(a), rng.normal(size=b)) for a, b in zip(sizes, sizes[1:], strict=False)]
+
+
+def act(layers, observed):
+    """The agent's action for each observation, shape (envs, 1), in NumPy."""
+    first, second, last = layers
+    inner = np.tanh(np.tanh(observed @ first[0].T + first[1]) @ second[0].T + second[1])
+    return (inner @ last[0].T + last[1]).astype(np.float32)
+
+
+@pytest.mark.slow
+class TestAgentsBecomeDesigns:
+    @pytest.mark.parametrize("kind", ["gru", "guided"])
+    def test_a_design_spends_as_its_agent_did_in_the_environment(self, kind):
+        design = make_design(spread=0.5, recurrent_filter=kind)
+        layers = agent_layers(design.structure.num_observed)
+        learned = design.with_spending(dpfuse.policy.AgentSpending.from_layers(design.structure, layers))
+        envs = make_vec(design, action="departure")
+        observed, weights = envs.reset(seed=0)[0], []
+        for _ in range(HORIZON):
+            observed, _, _, _, info = envs.step(act(layers, observed))
+            weights.append(info["fusion_weight"])
+        episodes = envs._game._episodes
+        result = jax.jit(close_loop)(learned.policy, episodes.sensors, episodes.noise)
+        np.testing.assert_allclose(np.stack(weights), result.fusion_weight, rtol=1e-4)
+        # Negative control: the design's own g spends otherwise.
+        own = jax.jit(close_loop)(design.policy, episodes.sensors, episodes.noise)
+        assert np.abs(own.fusion_weight / result.fusion_weight - 1).max() > 0.1
+
+    def test_it_is_saved_loaded_and_kept_within_the_budget(self, tmp_path):
+        design = make_design(spread=0.5)
+        rule = dpfuse.policy.AgentSpending.from_layers(
+            design.structure, agent_layers(design.structure.num_observed, width=5)
+        )
+        learned = design.with_spending(rule)
+        learned.save(tmp_path / "agent.dpfuse")
+        loaded = dpfuse.load(tmp_path / "agent.dpfuse")
+        assert (loaded.structure.spending, loaded.structure.fusion_size) == ("agent", 5)
+        assert loaded.fingerprint == learned.fingerprint != design.fingerprint
+        report = dpfuse.evaluate(loaded, busy_data(num_runs=20), num_draws=1)
+        assert report.within_budget and report.budget_spent_max > 0.9 * design.guarantee.budget
+
+    def test_errors_of_the_old_rule_are_not_kept(self):
+        design = replace(make_design(), training={"validation_mse": 1.0, "data": {"training": {"runs": 3}}})
+        rule = dpfuse.policy.AgentSpending(design.structure, key=jax.random.key(0))
+        assert design.with_spending(rule).training == {
+            "data": {"training": {"runs": 3}},
+            "method": "g replaced after training",
+        }
+
+    def test_a_wrong_number_of_inputs_is_refused(self):
+        design = make_design()
+        with pytest.raises(ValueError, match="layers must have weights and biases of the shapes"):
+            dpfuse.policy.AgentSpending.from_layers(design.structure, agent_layers(3))
+        rule = dpfuse.policy.AgentSpending.from_layers(
+            design.structure, agent_layers(design.structure.num_observed, width=8)
+        )
+        with pytest.raises(ValueError, match="its arrays do not fit its structure"):
+            make_design(num_states=2).with_spending(rule)
+
+    def test_a_constant_design_without_a_clock_keeps_its_rule(self):
+        design = make_design(spending="constant")
+        rule = dpfuse.policy.AgentSpending(design.structure, key=jax.random.key(0))
+        with pytest.raises(ValueError, match="must not give a design without a clock a rule that reads one"):
+            design.with_spending(rule)
+
+    def test_e_reads_the_clock_as_before_when_a_rule_is_changed_for_a_constant_one_and_back(self):
+        design = make_design()
+        constant = design.with_spending(SPENDING_RULES["constant"](design.structure, key=jax.random.key(0)))
+        assert constant.structure.reads_step and constant.structure.has_clock
+        again = constant.with_spending(design.policy.networks.spending)
+        assert again.structure == design.structure

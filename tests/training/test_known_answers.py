@@ -82,7 +82,7 @@ def test_estimator_is_within_3_percent_of_the_kalman_filter(parts):
 
 @pytest.mark.slow
 def test_learned_schedule_is_within_3_percent_of_the_optimum(parts):
-    report = run(parts, "schedule", 1200)
+    report = run(parts, "schedule", 1600)
     assert report.mse <= 1.03 * best_schedule()
     # The Riccati figure of the schedule itself: no luck in the draws can pass for a good schedule.
     assert riccati(report.budget_per_step) <= 1.03 * best_schedule()
@@ -91,7 +91,7 @@ def test_learned_schedule_is_within_3_percent_of_the_optimum(parts):
 
 @pytest.mark.slow
 def test_adaptive_comes_close_and_does_not_beat_the_optimum(parts):
-    report = run(parts, "adaptive", 1200)
+    report = run(parts, "adaptive", 1600)
     assert report.mse <= 1.05 * best_schedule()
     # Better than the optimum beyond noise would be an interval that ends below it.
     assert report.ci95[1] >= best_schedule()

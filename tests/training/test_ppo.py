@@ -37,6 +37,7 @@ close_loop = eqx.filter_jit(close_loop_now)
 
 
 class TestLoop:
+    @pytest.mark.slow
     def test_in_total_accounting_the_sum_of_the_features_is_enough(self):
         """Sums are taken before the loop: they must be the sums of what each sensor adds."""
         design, windows, noise = play_everything(recurrent_filter="gru")
@@ -58,6 +59,7 @@ class TestLoop:
         assert np.isfinite(spent).all()
         assert (spent <= float(usable_budget(design.policy)) * (1 + 1e-5)).all()
 
+    @pytest.mark.slow
     def test_the_largest_exploration_spends_the_budget_at_once(self):
         design, windows, noise = play_everything()
         result = close_loop(
@@ -66,6 +68,7 @@ class TestLoop:
         first = design.structure.charge_factor * np.square(np.asarray(result.fusion_weight[0], np.float64))
         np.testing.assert_allclose(first, float(usable_budget(design.policy)), rtol=1e-3)
 
+    @pytest.mark.slow
     def test_no_account_is_overdrawn_by_exploration(self):
         design, windows, noise = play_everything("individual")
         result = close_loop(
@@ -126,6 +129,7 @@ class TestSurrogate:
         printed = jax.grad(lambda r: jnp.minimum(r * advantage, jnp.clip(r, 0.8, 1.2) * advantage))(ratio)
         assert printed != slope
 
+    @pytest.mark.slow
     def test_at_the_old_policy_its_gradient_is_that_of_the_cost(self):
         """The score function's gradient, E[G d log p], written out."""
         agent, experience = self.experience()
@@ -143,6 +147,7 @@ class TestSurrogate:
             for one, other in zip(*pairs, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
 
+    @pytest.mark.slow
     def test_subtracting_the_cost_without_exploration_reduces_the_variance(self):
         """The control variate is what makes PPO work: it must take away most of the variance."""
         (_, paired), (_, plain) = self.experience(), self.experience(paired=False)
@@ -239,7 +244,7 @@ class TestAlgorithm2:
     def test_a_state_that_never_changes_is_measured_at_once(self):
         """A state that never changes is best measured at once; PPO must find out, close to what pathwise finds.
 
-        Both have the paper's f: a guided one says more, and whoever has it errs less.
+        Both have one start and the paper's f: a guided one says more, and whoever has it errs less.
         """
         rng = np.random.default_rng(0)
 
@@ -248,7 +253,9 @@ class TestAlgorithm2:
             return dpfuse.Trajectories(state, np.repeat(state[:, :, None], 4, axis=2))
 
         training, validation, test = still(2048), still(256), still(512)
-        optimisation = dpfuse.Optimisation(num_updates=600, batch_size=64, learning_rate=1e-2, patience=99)
+        optimisation = dpfuse.Optimisation(
+            num_starts=1, num_updates=600, batch_size=64, learning_rate=1e-2, patience=99
+        )
         architecture = replace(SMALL, recurrent_filter="gru")
         errors = {}
         for name, options in {

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import dpfuse
@@ -47,25 +48,31 @@ def test_no_sensor_exceeds_its_budget_in_a_stream_without_end():
 
 
 @pytest.mark.slow
-def test_ten_minutes_are_flat_and_at_most_half_of_the_classical_error():
-    training, validation, test = traffic(4, 10, 2700.0), traffic(1, 11, 1200.0), traffic(12, 12, 60.0 * MINUTES)
-    reports = {}
-    for name, accounting, options, window in [
-        ("stationary", "individual", {"stationary": True}, 300),
-        ("classical", "total", {"spending": "constant", "horizon": STEPS}, 600),
+def test_ten_minutes_are_as_good_as_five_and_at_most_half_of_the_classical_error():
+    # Nine hours: in fewer the densest jams of the test are rare, and how well they are estimated is a matter of luck.
+    training, validation, test = traffic(12, 10, 2700.0), traffic(4, 11, 1200.0), traffic(12, 12, 60.0 * MINUTES)
+    designs, reports = {}, {}
+    for name, accounting, options in [
+        ("stationary", "individual", {"stationary": True}),
+        ("classical", "total", {"spending": "constant", "horizon": STEPS}),
     ]:
-        design = dpfuse.train(
+        designs[name] = dpfuse.train(
             training,
             validation,
             make_guarantee(accounting),
-            optimisation=dpfuse.Optimisation(num_updates=600, batch_size=16, window=window, validation_windows=32),
+            optimisation=dpfuse.Optimisation(
+                num_updates=600, batch_size=8, window=600, validation_windows=32, faults=0.25
+            ),
             **options,
         )
-        reports[name] = dpfuse.evaluate(design, test, stride=STEPS, num_draws=2)
+        reports[name] = dpfuse.evaluate(designs[name], test, stride=STEPS, num_draws=2)
         assert reports[name].within_budget
-    # The first minute, in which all accounts are full, is left out.
-    minutes = {name: report.mse_per_step.reshape(MINUTES, -1).mean(axis=1)[1:] for name, report in reports.items()}
-    assert minutes["stationary"].mean() <= 0.5 * minutes["classical"].mean()
-    # Twelve runs leave each of these figures uncertain by about 7%: their ratio stays well within a third. A stream
-    # whose vehicles run dry, or whose estimator drifts, does not.
-    assert 0.75 <= minutes["stationary"][5:].mean() / minutes["stationary"][:4].mean() <= 1.33
+    whole = {name: report.mse_per_step.reshape(MINUTES, -1).mean(axis=1) for name, report in reports.items()}
+    assert whole["stationary"].mean() <= 0.5 * whole["classical"].mean()
+    # Some minutes are harder than others. So the last ones are compared with those of a stream that began five minutes
+    # later, on the same traffic. A stream whose vehicles run dry, or whose estimator drifts, is far worse than that.
+    half = MINUTES // 2
+    later = test.windows(STEPS // 2).runs(np.arange(1, 2 * test.num_runs, 2))
+    fresh = dpfuse.evaluate(designs["stationary"], later, num_draws=2).mse_per_step.reshape(half, -1).mean(axis=1)
+    # The first minute of either, in which all accounts are full, is left out.
+    assert 0.7 <= whole["stationary"][half + 1 :].mean() / fresh[1:].mean() <= 1.4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from dataclasses import replace
 
 import jax
@@ -10,11 +12,13 @@ import numpy as np
 import pytest
 
 import dpfuse
-from dpfuse.errors import TrainingDiverged
+from dpfuse.errors import TrainingDiverged, TrainingWarning
+from dpfuse.policy.gru import GRU
 from dpfuse.systems import hidden_markov, linear_gaussian
 from dpfuse.training import pathwise
+from dpfuse.training.early_stopping import Best
 from dpfuse.training.progress import ProgressBar
-from dpfuse.training.train import usual_filter
+from dpfuse.training.train import _log_errors, _usual_features, _warn_of_failures, usual_filter
 from support.designs import BRIEF, SMALL, busy_data, make_guarantee, make_structure, random_walks
 
 ONE_UPDATE = replace(BRIEF, num_updates=1)
@@ -73,7 +77,7 @@ class TestLearning:
             data, validation, make_guarantee("individual", "replace-one", 5.0), architecture=SMALL, optimisation=BRIEF
         )
         assert design.training["validation_mse"] < 0.4 * prior_error(validation)
-        assert (design.structure.features, design.structure.charge_factor) == ("box", 2)
+        assert (design.structure.features, design.structure.charge_factor) == ("orthant", 2)
 
     @pytest.mark.slow
     def test_two_states_are_estimated_with_a_schedule(self):
@@ -153,6 +157,7 @@ class TestSeeds:
 
 
 class TestProgress:
+    @pytest.mark.slow
     def test_the_best_weights_are_kept_and_the_progress_bar_shows_their_error(self, walks, trained, looks, capsys):
         """An equal seed gives an equal design, also with a progress bar."""
         design = train(walks, progress=True)
@@ -167,6 +172,7 @@ class TestProgress:
         captured = capsys.readouterr()
         assert captured.out == "" and "validation error" in captured.err
 
+    @pytest.mark.slow
     def test_training_stops_when_validation_no_longer_improves(self, walks, looks):
         """A validation set with every sign turned gets worse as training gets better."""
         turned = replace(walks[1], state=-walks[1].state)
@@ -175,6 +181,14 @@ class TestProgress:
         assert numbers[-1] < 120
         assert best[-4:] != best[-1:] * 4 and best[-3:] == best[-1:] * 3
         assert np.isfinite(design.training["validation_mse"])
+
+    def test_by_default_training_never_stops_early(self):
+        best = Best(dpfuse.Optimisation(), lambda *_: None)
+        weights = jnp.zeros((1, 1))
+        assert not any(best.validate(number, weights, np.ones((1, 1))) for number in range(1, 101))
+        limited = Best(dpfuse.Optimisation(patience=8), lambda *_: None)
+        stops = [limited.validate(number, weights, np.ones((1, 1))) for number in range(1, 11)]
+        assert stops.index(True) == 8
 
 
 class TestAverage:
@@ -209,6 +223,7 @@ class TestExploration:
         assert at == [0.25, 0.0]
         assert pathwise.exploration_at(optimisation, make_structure(spending="constant"), 5) == 0.0
 
+    @pytest.mark.slow
     def test_exploration_changes_the_design_and_keeps_its_error(self, trained, walks):
         brief = replace(BRIEF, exploration=1.0)
         explored = train(walks, optimisation=brief)
@@ -222,6 +237,7 @@ class TestExploration:
 
 
 class TestDivergence:
+    @pytest.mark.slow
     @pytest.mark.parametrize("broken", ["loss", "gradient"])
     def test_divergence_is_an_error(self, walks, monkeypatch, broken):
         """A gradient that is not finite shows in the loss one update later, which may never come."""
@@ -243,11 +259,17 @@ class TestDivergence:
             assert jnp.isfinite(moves).all()
         assert state.total_notfinite == 1
 
-    def test_extreme_measurements_give_a_design_or_an_error(self, walks):
+    @pytest.mark.slow
+    def test_two_extreme_measurements_leave_a_design_that_estimates(self, walks):
         measurements = walks[0].measurements.copy()
         measurements[0, 0, 0], measurements[0, 0, 1] = 3e38, -3e38
+        design = train((replace(walks[0], measurements=measurements), walks[1]))
+        assert np.abs(design.policy.constants.measurement_high).max() < 100
+        assert design.training["validation_mse"] < design.training["prior_mse"]
+
+    def test_a_range_that_float32_cannot_hold_is_an_error(self, walks):
         with pytest.raises((TrainingDiverged, ValueError), match="extreme|measurement_range"):
-            train((replace(walks[0], measurements=measurements), walks[1]))
+            train(walks, architecture=replace(SMALL, measurement_range=(-3e38, 3e38)))
 
 
 class TestRefusals:
@@ -288,16 +310,41 @@ class TestRefusals:
         with pytest.raises((TypeError, ValueError), match=message):
             dpfuse.train(walks[0], walks[1], make_guarantee(), **{"optimisation": BRIEF, **options})
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize(
+        ("options", "reads_step"),
+        [
+            ({"spending": "constant"}, True),
+            ({"guarantee": None}, True),
+            ({"spending": "constant", "optimisation": replace(ONE_UPDATE, window=4)}, False),
+            ({"guarantee": None, "stationary": True}, False),
+            ({"spending": "adaptive"}, False),
+        ],
+    )
+    def test_constant_designs_and_floors_read_the_step_where_windows_reach_the_horizon(
+        self, walks, options, reads_step
+    ):
+        given = {"guarantee": make_guarantee(), "architecture": SMALL, "optimisation": ONE_UPDATE} | options
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", TrainingWarning)
+            structure = dpfuse.train(*walks[:2], **given).structure
+        assert structure.reads_step == reads_step
+        assert structure.has_clock == (reads_step or structure.spending == "adaptive")
+
+    def test_several_starts_are_refused_with_algorithm_2(self, walks):
+        with pytest.raises(ValueError, match="num_starts must be 1 with method='ppo', got 3"):
+            train(walks, method="ppo", optimisation=replace(ONE_UPDATE, num_starts=3))
+
     def test_a_schedule_needs_a_clock(self, walks):
         with pytest.raises(ValueError, match="a schedule needs a clock"):
             train(walks, make_guarantee("individual"), spending="schedule", stationary=True)
 
     def test_runs_of_different_length_need_a_horizon(self, walks):
-        with pytest.raises(ValueError, match="horizon must be given .* got 8 and 4 steps"):
+        with pytest.raises(ValueError, match="horizon must be given .* got 8 and 4 steps; .* at most 4"):
             train((walks[0], walks[1].between(0, 4)))
 
     def test_validation_must_have_the_channels_and_states_of_training(self, walks):
-        with pytest.raises(ValueError, match="training and validation must have the same channels and states"):
+        with pytest.raises(ValueError, match="training and validation must have the same channels, states"):
             train((walks[0], busy_data(num_steps=8)))
 
     def test_training_data_without_a_present_sensor_is_refused(self, walks):
@@ -310,9 +357,9 @@ class TestRefusals:
         [
             ([], [0], "guarantees and seeds must each have at least one entry"),
             ([make_guarantee()], [], "guarantees and seeds must each have at least one entry"),
-            ([make_guarantee(), make_guarantee("individual")], [0], "must share adjacency and accounting"),
-            ([make_guarantee(), make_guarantee(adjacency="replace-one")], [0], "must share adjacency and accounting"),
-            ([make_guarantee(), None], [0], "must share adjacency and accounting"),
+            ([make_guarantee(), make_guarantee("individual")], [0], "must share adjacency, accounting"),
+            ([make_guarantee(), make_guarantee(adjacency="replace-one")], [0], "must share adjacency, accounting"),
+            ([make_guarantee(), None], [0], "must share adjacency, accounting"),
         ],
     )
     def test_guarantees_trained_at_once_must_share_adjacency_and_accounting(self, walks, guarantees, seeds, message):
@@ -343,3 +390,131 @@ def test_the_data_of_these_tests_are_as_they_assume():
     data = random_walks(256, 0)
     assert prior_error(data) == pytest.approx(1.0, rel=0.3)
     assert np.mean((data.measurements.mean(2) - data.state) ** 2) < 0.05
+
+
+@pytest.mark.slow
+def test_many_designs_are_validated_a_few_at_a_time_with_the_same_errors(walks, monkeypatch):
+    guarantees = [dpfuse.Guarantee(order=2.0, budget=budget, adjacency="remove-one") for budget in (0.5, 1.0, 1.5)]
+    brief = replace(BRIEF, num_updates=2, validate_every=1)
+
+    def errors():
+        designs = dpfuse.train_many(*walks[:2], guarantees, architecture=SMALL, optimisation=brief)
+        return [[design.training["validation_mse"], *design.policy.constants.std_scale] for design in designs]
+
+    at_once = errors()
+    monkeypatch.setattr(pathwise, "_FEW_DESIGNS", 2)
+    np.testing.assert_allclose(errors(), at_once, rtol=1e-4)
+
+
+class TestStarts:
+    @pytest.mark.slow
+    def test_the_best_start_goes_on_and_for_a_while_the_cautious_one_beside_it(self, walks):
+        """The history of the one that is chosen at last is that of the design."""
+        seen = []
+        job_watch = ProgressBar.update
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ProgressBar, "update", lambda bar, *told: (seen.append(told), job_watch(bar, *told))[1])
+            design = train(walks, optimisation=replace(BRIEF, num_starts=3, num_updates=200))
+        first = seen[0][1]
+        assert [len(errors) for _, errors, _ in seen] == [3, 2, 2, 1, 1]
+        variance = float(np.square(design.policy.constants.state_std)[0])
+        number = int(seen[2][2][:, 0].argmin())
+        expected = [first[:2].min(), first[2, 0]][number], *(errors[number, 0] for _, errors, _ in seen[1:3])
+        np.testing.assert_allclose(design.training["validation_history"][:3], np.array(expected) * variance, rtol=1e-5)
+        np.testing.assert_allclose(design.training["starts_mse"], first[:, 0] * variance, rtol=1e-5)
+
+    def test_the_last_of_several_starts_is_cautious(self):
+        assert pathwise.learning_rates(1).tolist() == [1.0]
+        assert pathwise.learning_rates(4).tolist() == [1.0, 1.0, 1.0, 0.25]
+
+    @pytest.mark.parametrize(("given", "is_live", "faults"), [(None, True, 0.25), (None, False, 0), (0.1, True, 0.1)])
+    def test_designs_without_end_are_trained_with_faults_unless_told_otherwise(self, given, is_live, faults):
+        assert dpfuse.Optimisation(faults=given).for_window(600, is_live=is_live).faults == faults
+
+    def test_long_windows_take_smaller_steps_unless_told_otherwise(self):
+        rates = [dpfuse.Optimisation().for_window(window).learning_rate for window in (100, 299, 300, 600)]
+        assert rates == [2e-2, 2e-2, 1e-2, 1e-2]
+        assert dpfuse.Optimisation(learning_rate=0.5).for_window(600).learning_rate == 0.5
+
+    @pytest.mark.parametrize(
+        ("adjacency", "accounting", "expected"),
+        [
+            ("remove-one", "total", [("ball", 2), ("ball", 3)]),
+            ("replace-one", "total", [("box", 1), ("box", 3)]),
+            ("replace-one", "individual", [("orthant", 2), ("orthant", 3)]),
+        ],
+    )
+    def test_features_follow_adjacency_accounting_and_states(self, adjacency, accounting, expected):
+        guarantee = dpfuse.Guarantee(order=2.0, budget=1.0, adjacency=adjacency, accounting=accounting)
+        assert [_usual_features(guarantee, num_states) for num_states in (1, 3)] == expected
+
+    def test_short_trainings_have_one_start_by_default(self):
+        assert [dpfuse.Optimisation(num_updates=n).starts for n in (100, 2000)] == [1, 4]
+        assert dpfuse.Optimisation(num_starts=2).starts == 2
+
+    def test_a_start_that_diverges_is_left_behind(self):
+        """With all of them it is an error."""
+        best = Best(BRIEF, lambda *told: None)
+        weights = jnp.arange(4.0)
+        errors = np.array([[np.nan], [2.0], [3.0], [np.inf]])
+        assert not best.validate(1, weights, errors, num_starts=2)
+        assert best.best_starts(2).tolist() == [1, 2]
+        assert best.best_starts(4, with_last=True).tolist() == [1, 3]
+        with pytest.raises(TrainingDiverged, match="not finite after 2 updates"):
+            best.validate(2, weights, errors[[0, 3, 1, 2]], num_starts=2)
+        with pytest.raises(TrainingDiverged):
+            best.validate(3, weights, np.ones((4, 1)), is_sound=np.array([True, True, False, False]), num_starts=2)
+
+    @pytest.mark.slow
+    def test_training_that_ends_before_the_choice_keeps_the_best_start(self, walks):
+        design = train(walks, optimisation=replace(ONE_UPDATE, num_starts=2))
+        assert len(design.training["validation_history"]) == 1
+
+
+class TestHonesty:
+    @pytest.mark.slow
+    def test_a_design_that_learned_nothing_comes_with_a_warning(self, walks):
+        with pytest.warns(
+            dpfuse.TrainingWarning, match=r"seed 7 hardly estimates better than the prior.* larger budget"
+        ):
+            train(walks, optimisation=ONE_UPDATE, seed=7)
+
+    def test_a_design_that_learned_comes_without(self, trained, walks, recwarn):
+        assert trained.training["validation_mse"] < 0.9 * trained.training["prior_mse"]
+        assert trained.training["prior_mse"] == pytest.approx(prior_error(walks[1]), rel=0.05)
+        assert not recwarn
+
+    def test_the_band_covers_what_it_claims(self, trained, walks):
+        """With fresh noise on the runs that set its scale; on others as far as 64 runs of 8 steps can tell."""
+        assert 0.93 < dpfuse.evaluate(trained, walks[1]).coverage < 0.985
+        assert 0.87 < dpfuse.evaluate(trained, walks[2]).coverage < 0.99
+        assert (np.asarray(trained.policy.constants.std_scale) != 1).all()
+
+    def test_the_warning_of_a_floor_asks_for_no_larger_budget(self):
+        pairs = [(None, 3), (make_guarantee(), 4)]
+        with pytest.warns(TrainingWarning) as seen:
+            _warn_of_failures(pairs, np.array([0.95, 0.95]))
+        of_floor, of_design = (str(warning.message) for warning in seen)
+        assert "the floor with seed 3" in of_floor and "budget" not in of_floor
+        assert "or a larger budget" in of_design
+
+    def test_the_log_compares_the_validation_error_with_the_prior_and_names_every_start(self, caplog):
+        with caplog.at_level(logging.INFO, "dpfuse.training"):
+            _log_errors(make_guarantee(), 4, {"validation_mse": 0.5, "starts_mse": [0.7, 0.9]}, 2.0)
+        assert "budget 1.5, seed 4: validation error 0.5, without releases (prior) 2" in caplog.text
+        assert "start 0 after a fifth of the updates 0.7; start 1" in caplog.text
+
+
+class TestFirstWeights:
+    def test_a_gru_for_scaled_inputs_gives_the_same_memory(self):
+        gru = GRU(2, 4, key=jax.random.key(0))
+        inputs = np.random.default_rng(0).normal(size=(5, 2)).astype(np.float32)
+        mean, scale = np.array([3.0, -1.0], np.float32), np.array([0.1, 20.0], np.float32)
+        hidden = jnp.zeros((5, 4))
+        given = gru.with_inputs_scaled(mean, scale)(hidden, scale * inputs + mean)
+        np.testing.assert_allclose(given, gru(hidden, inputs), atol=1e-5)
+
+    def test_memories_reach_from_one_step_to_the_longest(self):
+        gru = GRU(2, 5, key=jax.random.key(0)).with_memories(50.0)
+        forgotten = 1 - jax.nn.sigmoid(gru.bias[5:10])
+        np.testing.assert_allclose(1 / forgotten, np.geomspace(1.1, 50, 5), rtol=1e-4)

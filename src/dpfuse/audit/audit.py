@@ -15,11 +15,11 @@ from dpfuse.audit.attacks import Attack, Claim, attack
 from dpfuse.audit.checks import Check
 from dpfuse.audit.noise import check_noise
 from dpfuse.audit.search import find_pair
-from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, make_worlds, with_worst_filter, worst_pair
+from dpfuse.audit.worlds import NUM_ROWS, default_num_steps, make_attributes, make_worlds, with_worst_filter, worst_pair
+from dpfuse.guarantee import Guarantee
 from dpfuse.policy.design import Design
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.conversion import chance_to_tell, gdp_epsilon
-from dpfuse.types import Guarantee
 
 WORST, OWN = "the worst f", "the design's f"
 """The two attacks: on the design with the worst filter of its feature set, and on the design with its own filter."""
@@ -74,6 +74,11 @@ class Audit:
         }
 
 
+def make_exact_step(design: Design, num_rows: int) -> ExactStep:
+    """The step that a live centre runs; the sensors of the audit have attributes if the design reads them."""
+    return ExactStep(design, num_rows, attributes=make_attributes(design))
+
+
 def audit_design(
     design: Design,
     *,
@@ -82,7 +87,7 @@ def audit_design(
     delta: float = 1e-5,
     num_steps: int | None = None,
     seed: int = 0,
-    make_step: Callable[[Design, int], ExactStep] = ExactStep,
+    make_step: Callable[[Design, int], ExactStep] = make_exact_step,
     progress: bool = False,
 ) -> Audit:
     """The audit of a design by an attacker who knows everything but one sensor, the canary.

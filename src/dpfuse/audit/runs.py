@@ -10,6 +10,7 @@ the world can do the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,8 @@ from dpfuse._arrays import Booleans, Floats, Integers
 from dpfuse.audit.worlds import World, Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.policy.memory import Memory
+from dpfuse.policy.public_part import to_block
+from dpfuse.policy.step import PublicCarry
 from dpfuse.privacy.budget import GRID, IndividualFilter
 from dpfuse.privacy.release import Charged, Release
 
@@ -81,7 +84,7 @@ def run_worlds(
     Args:
         advance: called with the number of steps made, over all runs.
     """
-    parts = [jax.jit(jax.vmap(part)) for part in (step.private_part, step.public_part)]
+    parts = [jax.jit(jax.vmap(part)) for part in (step.private_part, partial(_public_part, step))]
     transcripts = []
     for first in range(0, num_runs, _CHUNK):
         truth = np.arange(2 * min(_CHUNK, num_runs - first)) % 2 == 0
@@ -103,7 +106,7 @@ def _run_chunk(
         released = step.release_many([pair[0 if is_one else 1] for pair, is_one in zip(pairs, truth, strict=True)])
         values.append([release.value for release in released])
         for side in streams:
-            side.estimate(released)
+            side.estimate(released, k)
         advance(len(truth))
     return Transcript(
         truth,
@@ -112,6 +115,11 @@ def _run_chunk(
         np.moveaxis(np.array(weights, np.int64), 0, 2),
         np.moveaxis(np.array(left, np.int64), 0, 2),
     )
+
+
+def _public_part(step: ExactStep, public: PublicCarry, block: Any) -> Any:
+    """Carry, query and estimate of one run."""
+    return step.query_part([step.estimate_part(public, block)])
 
 
 class _Streams:
@@ -144,7 +152,9 @@ class _Streams:
             for accounts, own_weight, own_values in zip(self._accounts, weights, values, strict=True)
         ]
 
-    def estimate(self, released: Sequence[Release]) -> None:
-        """The public part of a step of every run, from its release."""
-        blocks = np.array([[release.fusion_weight, *release.value.tolist()] for release in released]) / GRID
-        self._public, self._query, _ = self._public_part(self._public, blocks[:, None].astype(np.float32))
+    def estimate(self, released: Sequence[Release], k: int) -> None:
+        """The public part of step k of every run, from its release."""
+        weights, own = np.array([release.fusion_weight for release in released]), self.world.inputs_at(k)
+        inputs = None if own is None else np.tile(own, (len(released), 1))
+        blocks = to_block(weights, np.array([release.value for release in released]), inputs=inputs)
+        self._public, self._query, _ = self._public_part(self._public, blocks[:, None])

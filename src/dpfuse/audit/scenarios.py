@@ -24,7 +24,7 @@ from dpfuse.audit.worlds import CANARY, NUM_ROWS, World, Worlds
 from dpfuse.policy.exact import ExactStep
 from dpfuse.privacy.budget import IndividualFilter
 from dpfuse.privacy.release import Mechanism, Release
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 
 # With 1000 draws, noise that is too small by a fifth passes in two of a million audits.
 _NUM_LIVE = 1000
@@ -84,7 +84,7 @@ def run_live(step: ExactStep, world: World, releases: list[Release] | None = Non
         sums.append(charged.undrawn())
         debits.append(charged.debits.tolist())
         made.append(step.release(charged) if releases is None else releases[k])
-        carry, _ = step.estimate(carry, made[-1])
+        carry, _ = step.estimate(carry, made[-1], world.inputs_at(k))
     accounts = carry.accounts.accounts() if isinstance(carry.accounts, IndividualFilter) else {}
     return LiveRun(public, np.array(sums), debits, accounts, made)
 

@@ -21,7 +21,7 @@ import optax
 from jaxtyping import Array, Float
 
 from dpfuse._arrays import Floats32
-from dpfuse.audit.worlds import Canary, measurement_range, other_reports
+from dpfuse.audit.worlds import CANARY, OTHERS, Canary, make_attributes, make_inputs, measurement_range, other_reports
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.policy import Policy
@@ -70,7 +70,12 @@ def find_pair(design: Design, num_steps: int, seed: int) -> Found:
     noise_key = jax.random.key(seed)
     num_paths = _NUM_GUIDED_PATHS if design.policy.networks.recurrent_filter.is_guided else _NUM_PATHS
     noise = jax.random.normal(noise_key, (num_steps, num_paths, design.structure.dimension))
-    setting = _Setting(design.policy, others, noise)
+    attributes = make_attributes(design)
+    ids = np.array([CANARY, *OTHERS])
+    own = np.zeros((len(ids), 0)) if attributes is None else attributes.look_up(ids)
+    published = make_inputs(design, num_steps, seed)
+    inputs = np.zeros((num_steps, 0), np.float32) if published is None else published
+    setting = _Setting(design.policy, others, noise, jnp.asarray(own, jnp.float32), jnp.asarray(inputs))
     singles = _hand_made(num_steps, len(low), seed)
     has_two = design.guarantee.adjacency == "replace-one"
     pairs = np.array(list(itertools.combinations(singles, 2)) if has_two else [[single] for single in singles])
@@ -95,11 +100,20 @@ def _hand_made(num_steps: int, num_channels: int, seed: int) -> list[Floats32]:
 
 
 class _Setting(NamedTuple):
-    """The policy, the reports of the other sensors, shape (K, others, n_y), and the noise, shape (K, paths, d)."""
+    """What a search holds fixed.
+
+    Attributes:
+        others: the reports of the other sensors, shape (K, others, n_y).
+        noise: shape (K, paths, d).
+        attributes: of the canary and the others, shape (1 + others, n_a).
+        inputs: public inputs, values and ages, shape (K, 2 n_p).
+    """
 
     policy: Policy
     others: Array
     noise: Array
+    attributes: Array
+    inputs: Array
 
 
 def _evaluate(setting: _Setting, pairs: Floats32) -> Floats32:
@@ -139,10 +153,12 @@ def _reach(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array,
 
     The releases come from the world with the first trajectory. The second one is added to no sum.
     """
-    policy, others, noise = setting
+    policy, others, noise, attributes, published = setting
     num_paths, constants = noise.shape[1], policy.constants
     low, high = constants.measurement_low, constants.measurement_high
     rows = jnp.concatenate([low + (high - low) * jnp.swapaxes(pair, 0, 1), others], axis=1)
+    by_row = jnp.concatenate([attributes[:1]] * len(pair) + [attributes[1:]])
+    rows = jnp.concatenate([rows, jnp.broadcast_to(by_row, (*rows.shape[:2], by_row.shape[1]))], axis=-1)
     in_each = rows.shape[1]
     stream = jnp.repeat(jnp.arange(num_paths), in_each)
     has_two = len(pair) == 2
@@ -150,19 +166,21 @@ def _reach(setting: _Setting, pair: Float[Array, "sides K n_y"]) -> Float[Array,
     everybody = jnp.ones(num_paths * in_each, bool)
 
     def step(
-        carry: tuple[PublicCarry, PrivateCarry], inputs: tuple[Array, Array]
+        carry: tuple[PublicCarry, PrivateCarry], inputs: tuple[Array, Array, Array]
     ) -> tuple[tuple[PublicCarry, PrivateCarry], Array]:
         public, private = carry
-        values, noise_now = inputs
+        values, noise_now, held_now = inputs
+        held = jnp.tile(held_now, (num_paths, 1)) if len(held_now) else None
         reports = Reports(jnp.tile(values, (num_paths, 1)), everybody, ~everybody, stream)
         public, query = make_query(policy, public)
         private, contributions, _ = contribute(policy, private, reports, query)
         into = jnp.where(is_in_sum, stream, num_paths)
-        public, _ = estimate(policy, public, query.fusion_weight, release(contributions, into, noise_now))
+        released = release(contributions, into, noise_now)
+        public, _ = estimate(policy, public, query.fusion_weight, released, published=held)
         each = contributions.reshape(num_paths, in_each, -1)
         move = each[:, 0] - each[:, 1] if has_two else each[:, 0]
         return (public, private), jnp.sum(move**2, axis=-1).mean()
 
     start = init_public(policy, num_paths), init_private(policy, num_paths * in_each)
-    _, squared = jax.lax.scan(step, start, (rows, noise))
+    _, squared = jax.lax.scan(step, start, (rows, noise, published))
     return squared.sum() / constants.squared_radius

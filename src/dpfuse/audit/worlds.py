@@ -10,13 +10,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from dpfuse._arrays import Booleans, Floats, Integers
+from dpfuse._arrays import Booleans, Floats, Floats32, Integers
+from dpfuse.attributes import SensorAttributes
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.filters import RecurrentFilter
 from dpfuse.policy.policy import Networks, Policy
 from dpfuse.privacy.loss import FeatureSet
-from dpfuse.types import NOBODY
+from dpfuse.public_inputs import hold
+from dpfuse.trajectories import NOBODY
 
 CANARY = 7
 OTHERS = (1, 2, 3)
@@ -35,15 +37,23 @@ class Canary(NamedTuple):
 
 
 class World(NamedTuple):
-    """All reports to a centre: ids and presence, shape (K, rows), and measurements, shape (K, rows, n_y)."""
+    """All reports to a centre: ids and presence, shape (K, rows), and measurements, shape (K, rows, n_y).
+
+    `inputs` holds the public inputs of each step, values and ages, shape (K, 2 n_p); None for a design that reads none.
+    """
 
     ids: Integers
     measurements: Floats
     present: Booleans
+    inputs: Floats32 | None = None
+
+    def inputs_at(self, k: int) -> Floats32 | None:
+        """The public inputs of step k, counted from 0."""
+        return None if self.inputs is None else self.inputs[k]
 
     def copy(self) -> World:
         """A copy with arrays of its own."""
-        return World(self.ids.copy(), self.measurements.copy(), self.present.copy())
+        return World(self.ids.copy(), self.measurements.copy(), self.present.copy(), self.inputs)
 
     def only(self, sensor: int) -> World:
         """The same without all other sensors."""
@@ -51,7 +61,7 @@ class World(NamedTuple):
 
     def in_rows(self, order: Integers) -> World:
         """The same with the sensors in other rows."""
-        return World(self.ids[:, order], self.measurements[:, order], self.present[:, order])
+        return World(self.ids[:, order], self.measurements[:, order], self.present[:, order], self.inputs)
 
 
 class Worlds(NamedTuple):
@@ -70,7 +80,8 @@ def make_worlds(design: Design, canary: Canary, replacement: Canary | None, seed
         seed: of the reports of the other sensors.
     """
     reports = other_reports(design, len(canary.present), seed)
-    return Worlds(_make_world(canary, reports), _make_world(replacement, reports))
+    inputs = make_inputs(design, len(canary.present), seed)
+    return Worlds(*(_make_world(own, reports)._replace(inputs=inputs) for own in (canary, replacement)))
 
 
 def other_reports(design: Design, num_steps: int, seed: int) -> Floats:
@@ -78,6 +89,34 @@ def other_reports(design: Design, num_steps: int, seed: int) -> Floats:
     low, high = measurement_range(design)
     shape = num_steps, len(OTHERS), len(low)
     return np.random.default_rng(seed).uniform(low, high, size=shape)
+
+
+def make_inputs(design: Design, num_steps: int, seed: int) -> Floats32 | None:
+    """Random public inputs, values in the design's range and ages, shape (K, 2 n_p); None if it reads none.
+
+    They are the same in both worlds, and half of the steps have nothing new.
+    """
+    constants = design.policy.constants
+    if constants.public_low is None or constants.public_high is None:
+        return None
+    rng = np.random.default_rng(seed)
+    low, high = np.asarray(constants.public_low), np.asarray(constants.public_high)
+    given = rng.uniform(low, high, size=(num_steps, design.structure.num_public))
+    given = np.where(rng.random(given.shape) < 0.5, given, np.nan)
+    values, ages = hold(given[None].astype(np.float32))
+    return np.concatenate([values[0], ages[0]], axis=-1, dtype=np.float32)
+
+
+def make_attributes(design: Design) -> SensorAttributes | None:
+    """Attributes of the canary and the other sensors, in the range of the design; None if it reads none."""
+    constants = design.policy.constants
+    if constants.attribute_low is None or constants.attribute_high is None:
+        return None
+    ids = np.array([CANARY, *OTHERS])
+    shape = len(ids), design.structure.num_attributes
+    share = np.random.default_rng(0).uniform(size=shape)
+    low, high = np.asarray(constants.attribute_low), np.asarray(constants.attribute_high)
+    return SensorAttributes(ids, (low + share * (high - low)).astype(np.float32))
 
 
 def measurement_range(design: Design) -> tuple[Floats, Floats]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from dpfuse._arrays import Floats, Integers
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 _NUM_RESAMPLES = 4000
 _LEVEL = 0.95

@@ -10,7 +10,7 @@ from dpfuse.evaluation.report import Comparison, Report
 def to_text(
     reports: Mapping[str, Report], comparisons: Mapping[str, Comparison] | None = None, reference: str = ""
 ) -> str:
-    """A Markdown table with a row for each design.
+    """A Markdown table with a row for each design, and below it how the errors fell in training.
 
     Args:
         reports: by name of the design.
@@ -25,7 +25,15 @@ def to_text(
     prior = next(iter(reports.values())).prior_mse
     rows.append(["no releases at all (prior)", f"{prior:.4g}", *[""] * (len(heads) - 2)])
     table = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in table)
+    lines = ["| " + " | ".join(row) + " |" for row in table]
+    falls = [f"- {name}: {_fall(report)}" for name, report in reports.items() if report.validation_quarters]
+    if falls:
+        lines += ["", "Squared error on the validation part after 25%, 50%, 75% and 100% of the updates:", *falls]
+    return "\n".join(lines)
+
+
+def _fall(report: Report) -> str:
+    return ", ".join(f"{error:.4g}" for error in report.validation_quarters)
 
 
 def _cells(report: Report) -> list[str]:

@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
 import numpy as np
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
 from dpfuse._stats import Z95
-from dpfuse.optimal.simulation import follow, next_belief, posterior
+from dpfuse.optimal.beliefs import mean_of_state, variance_of_state
+from dpfuse.optimal.simulation import follow, posterior, sums_of_features
 from dpfuse.optimal.solution import Solution
 from dpfuse.policy.design import Design
 from dpfuse.policy.rollout import cut, rollout
@@ -51,8 +53,8 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
     """The gap of a design to the solution of its problem.
 
     The design must use the solution's feature, the measurement (`recurrent_filter="affine"`). Its cost at a step is
-    taken given its releases, pi (1 - pi) + (estimate - pi)^2 with the exact posterior pi. This has the same mean as the
-    squared error and a smaller variance.
+    taken given its releases: the variance of the exact posterior plus (estimate - posterior mean)^2. This has the same
+    mean as the squared error and a smaller variance.
 
     Args:
         design: a design with total accounting and charge factor 1, as in the solution.
@@ -68,6 +70,10 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
             "design must have total accounting and charge factor 1 (one channel), as the solution has, got "
             f"{structure.accounting} accounting and charge factor {structure.charge_factor}"
         )
+    highest = problem.system.output_probabilities.shape[2] - 1
+    constants = design.policy.constants
+    if (constants.measurement_low.tolist(), constants.measurement_high.tolist()) != ([0], [highest]):
+        raise ValueError(f"design must have measurement_range=(0, {highest}), the problem's measurements")
     if (design.guarantee.order, design.guarantee.budget) != (problem.order, problem.budget):
         raise ValueError(f"design must have the problem's order and budget, got {design.guarantee}")
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
@@ -77,15 +83,15 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
         runs = hidden_markov.simulate(
             problem.system, num_runs=_BATCH, num_steps=problem.horizon, seed=int(rng.integers(2**31))
         )
-        counts = runs.measurements[..., 0].sum(-1, dtype=np.float64)
-        noise = rng.standard_normal(counts.shape)
+        sums = sums_of_features(problem, runs)
+        noise = rng.standard_normal(sums.shape)
         windows = cut(runs, np.arange(_BATCH), np.zeros(_BATCH, np.int64), problem.horizon)
-        result = _run(design.policy, windows, noise.T[..., None].astype(np.float32))
+        result = _run(design.policy, windows, jnp.asarray(noise.T[..., None], jnp.float32))
         weight = np.asarray(result.fusion_weight, np.float64).T
-        belief = _posteriors(solution, weight, weight * counts + noise)
-        variance.append((belief * (1 - belief)).sum(1))
-        distance.append(((np.asarray(result.mean, np.float64)[..., 0].T - belief) ** 2).sum(1))
-        optimal.append(follow(problem, solution.spend, runs.state[..., 0].astype(np.int64), counts, noise).costs)
+        belief = _posteriors(solution, weight, weight * sums + noise)
+        variance.append(variance_of_state(belief).sum(1))
+        distance.append(((np.asarray(result.mean, np.float64)[..., 0].T - mean_of_state(belief)) ** 2).sum(1))
+        optimal.append(follow(problem, solution.spend, runs.state[..., 0].astype(np.int64), sums, noise).costs)
         spent = max(spent, float(renyi_loss(problem.order, 1, weight).sum(1).max()))
     own, away, best = (np.concatenate(parts) / solution.value for parts in (variance, distance, optimal))
     difference = own + away - best
@@ -95,11 +101,11 @@ def measure_gap(design: Design, solution: Solution, *, num_runs: int = 20_000, s
 
 
 def _posteriors(solution: Solution, weight: Floats, release: Floats) -> Floats:
-    """p(X_k = 1 | Z^k) along each run, shape (runs, K)."""
+    """p(X_k | Z^k) along each run, shape (runs, K, S)."""
     problem = solution.problem
-    after = np.empty(weight.shape)
-    belief = np.full(len(weight), problem.prior[1])
+    after = np.empty((*weight.shape, problem.num_states))
+    belief = np.tile(problem.prior, (len(weight), 1))
     for k in range(problem.horizon):
         after[:, k] = posterior(problem, belief, weight[:, k], release[:, k])
-        belief = next_belief(problem, after[:, k])
+        belief = after[:, k] @ problem.transition
     return after

@@ -1,16 +1,16 @@
-"""Theorem 1 for the structured release Z_k = g_k count_k + N(0, 1): the optimal loss by budget left and belief.
+"""Theorem 1 for the structured release Z_k = g_k sum_k + N(0, 1): the optimal loss by budget left and belief.
 
-The feature of a sensor is its measurement. A release is therefore g times the number of sensors that measure 1, plus
-noise, and its loss is alpha g^2 / 2 (`dpfuse.privacy.loss`). It depends on the present measurements only. So the belief
-p(X_k, Y^k | Z^{k-1}) of the theorem reduces to one number, b = p(X_k = 1 | Z^{k-1}):
+The feature of a sensor is its measurement, scaled to [0, 1], and sum_k is their sum: of binary sensors, the number that
+measure 1. The loss is alpha g^2 / 2 (`dpfuse.privacy.loss`). A release depends on the present measurements only. So the
+belief p(X_k, Y^k | Z^{k-1}) of the theorem reduces to the distribution of the state, b = p(X_k | Z^{k-1}):
 
-    J_k(s, b) = min over L <= s of E[ pi (1 - pi) + J_{k+1}(s - L, T pi) ],    g = sqrt(2 L / alpha),
-    pi = p(X_k = 1 | Z^k) by Bayes' rule,    T pi = p(X_{k+1} = 1 | Z^k),    J_{K+1} = 0.
+    J_k(s, b) = min over L <= s of E[ var(pi) + J_{k+1}(s - L, T pi) ],    g = sqrt(2 L / alpha),
+    pi = p(X_k | Z^k) by Bayes' rule,    T pi = p(X_{k+1} | Z^k),    J_{K+1} = 0.
 
-**Coordinates.** J is smooth in s and in b, and bends most where s is small and where b is near 0 or 1. So the nodes are
-evenly spaced in sqrt(s) and in the angle theta of b = sin(theta / 2)^2. In these coordinates J is an even function at
-every edge except that of the full budget, so cubic interpolation keeps its order up to the edges. The integral over Z
-is a sum over evenly spaced values, which converges exponentially for analytic integrands like this one.
+**Coordinates.** J is smooth in s and in b, and bends most where s is small and where b is near an edge. So the nodes
+are evenly spaced in sqrt(s) and in the angles of b (`dpfuse.optimal.beliefs`). In these coordinates J is an even
+function at every edge except that of the full budget, so cubic interpolation keeps its order up to the edges. The
+integral over Z is a sum over evenly spaced values, which converges exponentially for analytic integrands like this one.
 
 **Induction.** The distribution of pi for given b and loss does not depend on k. It is stored as one matrix from nodes
 to nodes for each loss, and every step of the induction is a matrix product.
@@ -29,7 +29,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from dpfuse import _check
-from dpfuse.optimal.interpolation import interpolate, weights_at
+from dpfuse._arrays import Floats
+from dpfuse.optimal.beliefs import (
+    at_prior,
+    nodes_of_belief,
+    product,
+    variance_of_state,
+    weights_by_angle,
+    weights_of_nodes,
+)
+from dpfuse.optimal.interpolation import weights_at
 from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.solution import Solution
 from dpfuse.privacy.loss import largest_weight
@@ -38,8 +47,11 @@ from dpfuse.privacy.loss import largest_weight
 _TAIL = 6.0
 # Distance between two values of a release, in standard deviations of the noise.
 _VALUE_STEP = 0.5
-# Candidate losses for each interval of the budget grid. The error is of second order in their distance.
-_LOSSES_PER_BUDGET = 4
+# By the number of states: nodes of each angle of belief, nodes of the budget, and candidate losses for each interval of
+# the budget grid. The error is of second order in the distance of losses. The matrices take about 1 GB for three or
+# four states.
+_NODES = {2: (81, 61), 3: (41, 25), 4: (13, 17)}
+_LOSSES_PER_BUDGET = {2: 4, 3: 2, 4: 2}
 # Log likelihood ratios are clipped to this.
 _LARGEST_LOG_RATIO = 600.0
 # Among losses of equal cost, up to this relative difference, the smallest is chosen.
@@ -48,7 +60,7 @@ _TIE = 1e-10
 
 @dataclass(frozen=True)
 class Grid:
-    """The size of the grid: nodes of belief and budget, candidate losses, values of a release."""
+    """The size of the grid: nodes of each angle of belief and of the budget, candidate losses, values of a release."""
 
     num_beliefs: int
     num_budgets: int
@@ -71,7 +83,7 @@ class Tables(NamedTuple):
     variance: Float[Array, " beliefs"]
 
 
-def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> Solution:
+def solve(problem: Problem, *, num_beliefs: int | None = None, num_budgets: int | None = None) -> Solution:
     """J* and the optimal spending over budget left and belief, with an estimate of the grid's error.
 
     The problem is also solved on a grid with half as many nodes, losses and values. The difference bounds the error of
@@ -79,22 +91,27 @@ def solve(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61) -> 
 
     Args:
         problem: the problem to solve.
-        num_beliefs, num_budgets: nodes of the grid, odd numbers.
+        num_beliefs: nodes of each of the S - 1 angles of belief, an odd number. By default 81 for two states, 41 for
+            three, 13 for four.
+        num_budgets: nodes of budget left, an odd number. By default 61, 25 and 17.
     """
-    check_grid(num_beliefs, num_budgets)
+    grid = make_grid(problem, num_beliefs, num_budgets)
+    coarse_grid = make_coarser(problem, grid)
     with jax.enable_x64(True):
-        value, spending = _solve_on(problem, make_grid(problem, num_beliefs, num_budgets, _VALUE_STEP))
-        coarse, _ = _solve_on(problem, make_grid(problem, num_beliefs // 2 + 1, num_budgets // 2 + 1, 2 * _VALUE_STEP))
-        beliefs = np.asarray(nodes_of_belief(num_beliefs))
+        value, spending = _solve_on(problem, grid)
+        coarse, _ = _solve_on(problem, coarse_grid)
+        angles = problem.num_states - 1
+        by_angle = value[0].reshape(-1, *[grid.num_beliefs] * angles)
+        shared = by_angle[(slice(None, None, 2),) * (1 + angles)].reshape(coarse[0].shape)
         return Solution(
             problem=problem,
-            budgets=problem.budget * np.linspace(0, 1, num_budgets) ** 2,
-            beliefs=beliefs,
+            budgets=problem.budget * np.linspace(0, 1, grid.num_budgets) ** 2,
+            beliefs=np.asarray(nodes_of_belief(grid.num_beliefs, problem.num_states)),
             cost_to_go=value,
             spending=spending,
-            value=at_prior(problem, value[0, -1]),
-            coarse_value=at_prior(problem, coarse[0, -1]),
-            largest_difference=float(np.abs(value[0, ::2, ::2] - coarse[0]).max() / value[0].max()),
+            value=at_prior(problem, value[0, -1], grid.num_beliefs),
+            coarse_value=at_prior(problem, coarse[0, -1], coarse_grid.num_beliefs),
+            largest_difference=float(np.abs(shared - coarse[0]).max() / value[0].max()),
         )
 
 
@@ -105,29 +122,51 @@ def check_grid(num_beliefs: int, num_budgets: int) -> None:
             raise ValueError(f"{name} must be odd, got {count}; every second node belongs to the coarser grid")
 
 
-def make_grid(problem: Problem, num_beliefs: int, num_budgets: int, value_step: float = _VALUE_STEP) -> Grid:
-    """The grid whose values of Z are at most `value_step` apart and cover six standard deviations on both sides."""
-    assert problem.num_sensors is not None  # filled in on construction
-    width = largest_weight(problem.order, 1, problem.budget) * problem.num_sensors + 2 * _TAIL
-    return Grid(num_beliefs, num_budgets, _LOSSES_PER_BUDGET * (num_budgets - 1) + 1, math.ceil(width / value_step) + 1)
+def make_grid(problem: Problem, num_beliefs: int | None, num_budgets: int | None) -> Grid:
+    """The grid of a problem; numbers of nodes that are not given depend on the number of states."""
+    beliefs, budgets = _NODES[problem.num_states]
+    beliefs, budgets = beliefs if num_beliefs is None else num_beliefs, budgets if num_budgets is None else num_budgets
+    check_grid(beliefs, budgets)
+    return _grid(problem, beliefs, budgets, _VALUE_STEP)
 
 
-def _solve_on(problem: Problem, grid: Grid) -> tuple[np.ndarray, np.ndarray]:
-    value, spending = _induct(
-        *(jnp.asarray(array) for array in (problem.transition, problem.count_probabilities, problem.budget)),
-        jnp.asarray(problem.order),
-        horizon=problem.horizon,
-        grid=grid,
-    )
+def make_coarser(problem: Problem, grid: Grid) -> Grid:
+    """The grid of every second node, loss and value."""
+    return _grid(problem, grid.num_beliefs // 2 + 1, grid.num_budgets // 2 + 1, 2 * _VALUE_STEP)
+
+
+def _grid(problem: Problem, num_beliefs: int, num_budgets: int, value_step: float) -> Grid:
+    """The values of Z are at most `value_step` apart and cover six standard deviations on both sides."""
+    width = largest_weight(problem.order, 1, problem.budget) * problem.feature_sums[-1] + 2 * _TAIL
+    num_losses = _LOSSES_PER_BUDGET[problem.num_states] * (num_budgets - 1) + 1
+    return Grid(num_beliefs, num_budgets, num_losses, math.ceil(width / value_step) + 1)
+
+
+class ProblemArrays(NamedTuple):
+    """The numbers of a problem for compiled code, as `Problem` describes them."""
+
+    transition: Float[Array, "S S"]
+    feature_sums: Float[Array, " sums"]
+    sum_probabilities: Float[Array, "S sums"]
+    budget: Float[Array, ""]
+    order: Float[Array, ""]
+
+
+def as_arrays(problem: Problem) -> ProblemArrays:
+    return ProblemArrays(*(jnp.asarray(getattr(problem, name)) for name in ProblemArrays._fields))
+
+
+def _solve_on(problem: Problem, grid: Grid) -> tuple[Floats, Floats]:
+    value, spending = _induct(as_arrays(problem), horizon=problem.horizon, grid=grid)
     return np.asarray(value), np.asarray(spending)
 
 
 @partial(jax.jit, static_argnames=("horizon", "grid"))
 def _induct(
-    transition: Array, counts: Array, budget: Array, order: Array, *, horizon: int, grid: Grid
-) -> tuple[Float[Array, "K budgets beliefs"], Float[Array, "K budgets beliefs"]]:
+    problem: ProblemArrays, *, horizon: int, grid: Grid
+) -> tuple[Float[Array, "K budgets nodes"], Float[Array, "K budgets nodes"]]:
     """Cost to go and spending at every step, by induction from the last to the first."""
-    tables = make_tables(transition, counts, budget, order, grid)
+    budget, tables = problem.budget, make_tables(problem, grid, jnp.linspace(0, 1, grid.num_losses))
     losses = budget * jnp.linspace(0, 1, grid.num_losses) ** 2
     left = budget * jnp.linspace(0, 1, grid.num_budgets)[:, None] ** 2 - losses
     # The nodes are squares of fractions: where all is spent, the budget left is 0 only up to rounding.
@@ -144,46 +183,32 @@ def _induct(
         best = jnp.argmax(cost <= value[:, None] + _TIE * value.max(), axis=1)
         return value, (value, losses[best])
 
-    nothing = jnp.zeros((grid.num_budgets, grid.num_beliefs))
+    nothing = jnp.zeros((grid.num_budgets, len(tables.variance)))
     return jax.lax.scan(step_back, nothing, None, length=horizon, reverse=True)[1]
 
 
-def make_tables(transition: Array, counts: Array, budget: Array, order: Array, grid: Grid) -> Tables:
-    """The matrices of the induction, for losses evenly spaced in their square root."""
-    weights = jnp.sqrt(2 * budget / order) * jnp.linspace(0, 1, grid.num_losses)
-    belief = nodes_of_belief(grid.num_beliefs)
-    moved = jnp.stack([1 - belief, belief], axis=1) @ transition
+def make_tables(problem: ProblemArrays, grid: Grid, roots: Float[Array, " losses"]) -> Tables:
+    """The matrices of the induction; `roots` are the square roots of the losses as shares of the budget."""
+    weights = jnp.sqrt(2 * problem.budget / problem.order) * roots
+    belief = nodes_of_belief(grid.num_beliefs, len(problem.transition))
     return Tables(
-        spread=jax.lax.map(partial(_spread, counts, grid), weights),
-        move=weights_at(position(moved[:, 1], moved[:, 0], grid.num_beliefs), grid.num_beliefs),
-        variance=belief * (1 - belief),
+        spread=jax.lax.map(partial(_spread, problem, grid), weights),
+        move=weights_of_nodes(belief @ problem.transition, grid.num_beliefs),
+        variance=variance_of_state(belief),
     )
 
 
-def _spread(counts: Float[Array, "2 counts"], grid: Grid, weight: Array) -> Float[Array, "beliefs nodes"]:
+def _spread(problem: ProblemArrays, grid: Grid, weight: Array) -> Float[Array, "beliefs nodes"]:
     """For each belief before a release of this fusion weight, the weights of the nodes after it."""
-    belief = nodes_of_belief(grid.num_beliefs)[:, None]
-    count = jnp.arange(counts.shape[1])
-    z = jnp.linspace(-_TAIL, weight * count[-1] + _TAIL, grid.num_values)
-    log_density = jax.nn.logsumexp(-0.5 * (z[:, None] - weight * count) ** 2, b=counts[:, None, :], axis=-1)
-    log_ratio = jnp.clip(log_density[1] - log_density[0], -_LARGEST_LOG_RATIO, _LARGEST_LOG_RATIO)
-    density = (1 - belief) * jnp.exp(log_density[0]) + belief * jnp.exp(log_density[1])
-    at = position(belief * jnp.exp(log_ratio), 1 - belief, grid.num_beliefs)
-    return jnp.einsum("bz,bzn->bn", density / density.sum(1, keepdims=True), weights_at(at, grid.num_beliefs))
-
-
-def nodes_of_belief(num_beliefs: int) -> Float[Array, " beliefs"]:
-    """Beliefs evenly spaced in their angle theta."""
-    return jnp.sin(jnp.linspace(0, jnp.pi / 2, num_beliefs)) ** 2
-
-
-def position(one: Array, zero: Array, num_beliefs: int) -> Array:
-    """The place among the nodes, counted from 0, of the belief with odds one : zero."""
-    angle = jnp.arctan2(jnp.sqrt(one), jnp.sqrt(zero))
-    return angle * (2 / jnp.pi) * (num_beliefs - 1)
-
-
-def at_prior(problem: Problem, value: np.ndarray | Array) -> float:
-    """The value at the prior, interpolated between the nodes of belief."""
-    at = position(jnp.asarray(problem.prior[1]), jnp.asarray(problem.prior[0]), len(value))
-    return float(interpolate(jnp.asarray(value), at))
+    belief = nodes_of_belief(grid.num_beliefs, len(problem.transition))
+    at = weight * problem.feature_sums
+    z = jnp.linspace(-_TAIL, at[-1] + _TAIL, grid.num_values)
+    chance = problem.sum_probabilities
+    log_density = jax.nn.logsumexp(-0.5 * (z[:, None, None] - at) ** 2, b=chance, axis=-1)
+    log_ratio = jnp.maximum(log_density - log_density.max(-1, keepdims=True), -_LARGEST_LOG_RATIO)
+    density = belief @ jnp.exp(log_density).T
+    first, *others = weights_by_angle(belief[:, None] * jnp.exp(log_ratio), grid.num_beliefs)
+    first = first * (density / density.sum(1, keepdims=True))[..., None]
+    # The sum over Z is a product of two matrices, so that no array holds the weights of all nodes for each Z.
+    rest = product(jnp.ones((*density.shape, 1)), others)
+    return jnp.einsum("bzi,bzj->bij", first, rest).reshape(len(belief), -1)

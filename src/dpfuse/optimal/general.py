@@ -1,4 +1,4 @@
-"""Theorem 1 in its general form, for one binary sensor: whole collections of release distributions are optimised.
+"""Theorem 1 in its general form, for two states and one binary sensor: the best collections of release distributions.
 
     J_k(s, b) = min over L <= s and collections of loss L of  sum_z p(z) [ pi_z (1 - pi_z) + J_{k+1}(s - L, T pi_z) ]
 
@@ -30,11 +30,12 @@ from jaxtyping import Array, Float
 
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
+from dpfuse.optimal.beliefs import at_prior, nodes_of_belief, position, variance_of_state, weights_of_nodes
 from dpfuse.optimal.collection import NUM_SYMBOLS, Options, best_cost, best_kernel, make_options
-from dpfuse.optimal.gaussian import at_prior, check_grid, nodes_of_belief, position
+from dpfuse.optimal.gaussian import check_grid
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.problem import Problem
-from dpfuse.optimal.simulation import Simulation, next_belief
+from dpfuse.optimal.simulation import Simulation
 from dpfuse.systems import hidden_markov
 
 # Among losses of equal cost, up to this relative difference, the smallest is chosen. The linear programmes leave a gap.
@@ -51,7 +52,7 @@ class GeneralSolution:
         cost_to_go: J*_k, shape (K, budgets, beliefs).
         left: the index in `budgets` of the budget left after the release, same shape.
         kernels: the optimal collection F(z | y), shape (K, budgets, beliefs, symbols, 2).
-        budgets, beliefs: the nodes of the grid.
+        budgets, beliefs: the nodes of the grid, shapes (budgets,) and (beliefs, 2), as in `Solution`.
         gap: the largest distance of a linear programme from a proven optimum on its nodes, in units of cost.
         coarse_value: `value` on a grid with half as many beliefs, budgets and likelihood ratios.
         largest_difference: the largest difference of J*_1 between the two grids at shared nodes, divided by the largest
@@ -86,21 +87,20 @@ class GeneralSolution:
             self.problem.system, num_runs=num_runs, num_steps=self.problem.horizon, seed=int(rng.integers(2**31))
         )
         state, y = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0, 0].astype(np.int64)
-        measures_one = self.problem.sensor_probabilities[:, 0]
-        after, loss, left = (np.empty(y.shape) for _ in range(3))
-        belief, node = np.full(num_runs, self.problem.prior[1]), np.full(num_runs, len(self.budgets) - 1)
+        loss, left, after = np.empty(y.shape), np.empty(y.shape), np.empty((*y.shape, 2))
+        belief, node = np.tile(self.problem.prior, (num_runs, 1)), np.full(num_runs, len(self.budgets) - 1)
         for k in range(self.problem.horizon):
-            near = np.rint(np.arcsin(np.sqrt(belief)) * (2 / np.pi) * (len(self.beliefs) - 1)).astype(np.int64)
+            near = np.rint(position(belief, len(self.beliefs))[:, 0]).astype(np.int64)
             kernel = self.kernels[k, node, near]
             cumulative = np.cumsum(kernel[np.arange(num_runs), :, y[:, k]], axis=1)[:, :-1]
             z = (rng.random((num_runs, 1)) >= cumulative).sum(axis=1)
-            likelihood = kernel[np.arange(num_runs), z] @ np.stack([1 - measures_one, measures_one])
-            joint = likelihood * np.stack([1 - belief, belief], axis=1)
-            after[:, k] = joint[:, 1] / joint.sum(axis=1)
+            likelihood = kernel[np.arange(num_runs), z] @ self.problem.system.output_probabilities[:, 0].T
+            joint = likelihood * belief
+            after[:, k] = joint / joint.sum(axis=1, keepdims=True)
             loss[:, k] = self.spending[k, node, near]
             node = self.left[k, node, near]
             left[:, k] = self.budgets[node]
-            belief = next_belief(self.problem, after[:, k])
+            belief = after[:, k] @ self.problem.transition
         return Simulation(state, after, loss, left)
 
     def to_dict(self) -> dict[str, Any]:
@@ -125,12 +125,18 @@ def solve_general(
     of each, and the solution reports the difference.
 
     Args:
-        problem: a problem with one sensor.
+        problem: a problem with two states and one binary sensor.
         num_symbols: 2 (randomised response is the symmetric case) or 4.
         num_beliefs, num_budgets: nodes of the grid, odd numbers.
     """
     if problem.num_sensors != 1:
         raise ValueError(f"num_sensors must be 1 for whole collections, got {problem.num_sensors}; use solve for more")
+    outputs = problem.system.output_probabilities.shape[2]
+    if (problem.num_states, outputs) != (2, 2):
+        raise ValueError(
+            f"whole collections are solved for two states and a binary sensor, got {problem.num_states} states and "
+            f"{outputs} outputs; use solve"
+        )
     if num_symbols not in NUM_SYMBOLS:
         raise ValueError(f"num_symbols must be 2 or 4, got {num_symbols!r}; four are as good as any number")
     check_grid(num_beliefs, num_budgets)
@@ -142,14 +148,14 @@ def solve_general(
         kernels = _kernels(options, *_arrays(problem), following, left, num_symbols)
         return GeneralSolution(
             problem=problem,
-            value=at_prior(problem, value[0, -1]),
+            value=at_prior(problem, value[0, -1], num_beliefs),
             cost_to_go=np.asarray(value),
             left=np.asarray(left, np.int64),
             kernels=np.asarray(kernels),
             budgets=budgets,
-            beliefs=np.asarray(nodes_of_belief(num_beliefs)),
+            beliefs=np.asarray(nodes_of_belief(num_beliefs, 2)),
             gap=float(gap),
-            coarse_value=at_prior(problem, coarse[0, -1]),
+            coarse_value=at_prior(problem, coarse[0, -1], num_beliefs // 2 + 1),
             largest_difference=float(jnp.abs(value[0, ::2, ::2] - coarse[0]).max() / value[0].max()),
         )
 
@@ -164,7 +170,7 @@ def _solve_on(
 
 
 def _arrays(problem: Problem) -> tuple[Array, Array]:
-    return jnp.asarray(problem.transition), jnp.asarray(problem.sensor_probabilities[:, 0])
+    return jnp.asarray(problem.transition), jnp.asarray(problem.system.output_probabilities[:, 0, 1])
 
 
 @partial(jax.jit, static_argnames=("horizon", "num_budgets", "num_beliefs"))
@@ -174,7 +180,7 @@ def _induct(
     """Cost to go and budget left at every step, by induction from the last to the first, and the largest gap."""
     before, after = np.tril_indices(num_budgets, -1)
     same = np.arange(num_budgets)
-    beliefs = nodes_of_belief(num_beliefs)
+    beliefs = nodes_of_belief(num_beliefs, 2)[:, 1]
 
     def step_back(value: Array, _: None) -> tuple[Array, tuple[Array, Array, Array]]:
         rest = _rest(value, transition)
@@ -207,7 +213,7 @@ def _kernels(
     num_symbols: int,
 ) -> Float[Array, "K budgets beliefs symbols 2"]:
     """The optimal collections, from the budget left after the release and the cost to go of the next step."""
-    beliefs = nodes_of_belief(following.shape[-1])
+    beliefs = nodes_of_belief(following.shape[-1], 2)[:, 1]
     no_information = jnp.full((num_symbols, 2), 1 / num_symbols)
 
     def at_node(rest: Array, node: Array, left_node: Array, belief: Array) -> Array:
@@ -227,12 +233,11 @@ def _kernels(
 
 def _rest(value: Float[Array, "budgets beliefs"], transition: Array) -> Float[Array, "budgets beliefs"]:
     """The cost from each belief after a release: the variance at this step plus the cost to go of the next."""
-    beliefs = nodes_of_belief(value.shape[1])
-    moved = jnp.stack([1 - beliefs, beliefs], axis=1) @ transition
-    return beliefs * (1 - beliefs) + interpolate(value.T, position(moved[:, 1], moved[:, 0], len(beliefs))).T
+    beliefs = nodes_of_belief(value.shape[1], 2)
+    return jnp.asarray(variance_of_state(beliefs)) + value @ weights_of_nodes(beliefs @ transition, len(beliefs)).T
 
 
 def _worth(shift: Array, belief: Array, rest: Float[Array, " beliefs"], measures_one: Array) -> Array:
     """h(t): the cost after a symbol, per unit of M, from p(z | y = 1) = M (1 + t) and p(z | y = 0) = M (1 - t)."""
     zero, one = (1 - belief) * (1 + (2 * measures_one[0] - 1) * shift), belief * (1 + (2 * measures_one[1] - 1) * shift)
-    return (zero + one) * interpolate(rest, position(one, zero, len(rest)))
+    return (zero + one) * interpolate(rest, position(jnp.stack([zero, one], axis=-1), len(rest))[..., 0])

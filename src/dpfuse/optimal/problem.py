@@ -1,4 +1,4 @@
-"""The problem that Theorem 1 solves, for binary hidden Markov systems, and four presets."""
+"""The problem that Theorem 1 solves, for hidden Markov systems with few states, and presets."""
 
 from __future__ import annotations
 
@@ -15,20 +15,23 @@ from dpfuse._arrays import Floats
 from dpfuse.errors import FileRefused
 from dpfuse.systems.hidden_markov import HiddenMarkov
 
+_MOST_STATES = 4
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """A binary state, measured by binary sensors, to be estimated from releases within a Rényi budget.
+    """A Markov chain on two to four states, measured by sensors, to be estimated from releases within a Rényi budget.
 
-    The cost is the posterior variance of the state, summed over the steps. It is the expected squared error of the best
-    estimate.
+    The cost is the posterior variance of the number of the state, 0 to S - 1, summed over the steps. It is the expected
+    squared error of the best estimate.
 
     Attributes:
-        transition: shape (2, 2); row x holds the probabilities of the state after x.
-        sensor_probabilities: the probability that a sensor measures 1 in each state, shape (2, m), or shape (2,) if it
-            is the same for all sensors.
-        num_sensors: m, required if `sensor_probabilities` has shape (2,).
-        prior: probabilities of the first state, shape (2,).
+        transition: shape (S, S); row x holds the probabilities of the state after x.
+        sensor_probabilities: the probability that a sensor measures 1 in each state, shape (S, m), or shape (S,) if it
+            is the same for all sensors. For sensors that measure 0 to Y - 1, the probability of each, shape (S, m, Y)
+            or (S, 1, Y).
+        num_sensors: m, required if `sensor_probabilities` has shape (S,).
+        prior: probabilities of the first state, shape (S,).
         horizon: K, the number of releases.
         order: the Rényi order alpha.
         budget: the Rényi budget B_G.
@@ -58,8 +61,8 @@ class Problem:
         except (TypeError, ValueError) as error:
             # `initial` in HiddenMarkov is `prior` here.
             raise type(error)(str(error).replace("initial", "prior")) from None
-        if len(system.transition) != 2:
-            raise ValueError(f"transition must have shape (2, 2), got {system.transition.shape}")
+        if not 2 <= len(system.transition) <= _MOST_STATES:
+            raise ValueError(f"transition must have 2 to {_MOST_STATES} states, got {len(system.transition)}")
         object.__setattr__(self, "transition", system.transition)
         object.__setattr__(self, "sensor_probabilities", system.sensor_probabilities)
         object.__setattr__(self, "num_sensors", system.num_sensors)
@@ -84,13 +87,23 @@ class Problem:
         )
 
     @property
-    def count_probabilities(self) -> Floats:
-        """The probability that 0, 1, ..., m sensors measure 1 in each state, shape (2, m + 1)."""
+    def num_states(self) -> int:
+        return len(self.transition)
+
+    @property
+    def feature_sums(self) -> Floats:
+        """What the features of all sensors can add up to, in order. A feature is the measurement, scaled to [0, 1]."""
+        steps = self.system.output_probabilities.shape[2] - 1
+        return np.asarray(np.arange(self.sensor_probabilities.shape[1] * steps + 1) / steps)
+
+    @property
+    def sum_probabilities(self) -> Floats:
+        """The probability of each of `feature_sums` in each state, shape (S, sums)."""
         distributions = []
-        for probabilities in self.sensor_probabilities:
+        for sensors in self.system.output_probabilities:
             distribution = np.ones(1)
-            for probability in probabilities:
-                distribution = np.convolve(distribution, [1 - probability, probability])
+            for probabilities in sensors:
+                distribution = np.convolve(distribution, probabilities)
             distributions.append(distribution)
         return np.stack(distributions)
 
@@ -122,6 +135,17 @@ PRESETS: dict[str, Problem] = {
     "onset": _preset(0.05, 0.0, 0.0, (0.1, 0.9), 20, 20, 0.1),
     # The budget is so small that releases tell little. A schedule fixed in advance is nearly optimal.
     "scarce": _preset(0.05, 0.05, 0.5, (0.2, 0.8), 20, 20, 0.02),
+    # Three states: traffic flows (0), jams at once (2), and recovers in two stages (1, then 0). Sensors measure the
+    # state with error. The budget is saved for jams.
+    "incident": Problem(
+        transition=np.array([[0.96, 0.0, 0.04], [0.1, 0.9, 0.0], [0.0, 0.1, 0.9]]),
+        sensor_probabilities=np.array([[[0.85, 0.1, 0.05]], [[0.1, 0.8, 0.1]], [[0.05, 0.1, 0.85]]]),
+        num_sensors=20,
+        prior=np.array([1.0, 0.0, 0.0]),
+        horizon=20,
+        order=2.0,
+        budget=0.2,
+    ),
     # One sensor that measures the state without error: here `solve_general` covers all collections of the theorem.
     "single": _preset(0.1, 0.1, 0.5, (0.0, 1.0), 1, 10, 3.0),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -12,7 +13,8 @@ import optax
 from jaxtyping import Array, Float
 
 from dpfuse._arrays import Floats
-from dpfuse.optimal.gaussian import Grid, Tables, make_grid, make_tables, position
+from dpfuse.optimal.beliefs import weights_of_nodes
+from dpfuse.optimal.gaussian import Grid, ProblemArrays, Tables, as_arrays, make_coarser, make_grid, make_tables
 from dpfuse.optimal.interpolation import interpolate
 from dpfuse.optimal.problem import Problem
 from dpfuse.optimal.simulation import Simulation, simulate
@@ -48,42 +50,39 @@ class Schedule:
         )
 
 
-def best_schedule(problem: Problem, *, num_beliefs: int = 81, num_budgets: int = 61, seed: int = 0) -> Schedule:
+def best_schedule(
+    problem: Problem, *, num_beliefs: int | None = None, num_budgets: int | None = None, seed: int = 0
+) -> Schedule:
     """The schedule of least expected cost, found by a gradient search (L-BFGS) from several starts.
 
-    The expected cost of a schedule is a product of matrices of `dpfuse.optimal.gaussian`, one for each step,
-    interpolated between losses. The search is local: if all starts reach the same value, this suggests that it is the
-    global minimum, but does not prove it.
+    The expected cost of a schedule is a product of matrices of `dpfuse.optimal.gaussian`, one for each step. The search
+    uses the grid of every second node and interpolates between losses; what it finds is evaluated on the whole grid.
+    The search is local: if all starts reach the same value, this suggests that it is the global minimum, but does not
+    prove it.
     """
     rng = np.random.default_rng(seed)
     slopes = [slope * np.arange(problem.horizon) for slope in _SLOPES]
     starts = np.stack(slopes + [rng.normal(size=problem.horizon) for _ in range(_NUM_RANDOM_STARTS)])
+    grid = make_grid(problem, num_beliefs, num_budgets)
     with jax.enable_x64(True):
-        shares, values, even_value = _search(
-            *(jnp.asarray(a) for a in (problem.transition, problem.count_probabilities, problem.budget, problem.order)),
-            jnp.asarray(problem.prior),
-            jnp.asarray(starts),
-            grid=make_grid(problem, num_beliefs, num_budgets),
-        )
+        arrays, prior = as_arrays(problem), jnp.asarray(problem.prior)
+        found = _search(arrays, prior, jnp.asarray(starts), grid=make_coarser(problem, grid))
+        even = jnp.full((1, problem.horizon), 1 / problem.horizon)
+        *values, even_value = _evaluate(arrays, prior, jnp.concatenate([found, even]), grid=grid).tolist()
         best = int(np.argmin(values))
-        return Schedule(
-            problem,
-            problem.budget * np.asarray(shares[best]),
-            float(values[best]),
-            float(even_value),
-            np.asarray(values),
-        )
+        return Schedule(problem, problem.budget * np.asarray(found[best]), values[best], even_value, np.array(values))
 
 
 @partial(jax.jit, static_argnames="grid")
-def _search(
-    transition: Array, counts: Array, budget: Array, order: Array, prior: Array, starts: Array, *, grid: Grid
-) -> tuple[Float[Array, "starts K"], Float[Array, " starts"], Array]:
-    tables = make_tables(transition, counts, budget, order, grid)
-    at_prior = position(prior[1], prior[0], grid.num_beliefs)
+def _search(problem: ProblemArrays, prior: Array, starts: Array, *, grid: Grid) -> Float[Array, "starts K"]:
+    """The share of each step in the budget that the search reaches from each start."""
+    tables = make_tables(problem, grid, jnp.linspace(0, 1, grid.num_losses))
+    at_prior = weights_of_nodes(prior, grid.num_beliefs)
 
     def cost(logits: Array) -> Array:
-        return interpolate(_expected_cost(tables, jax.nn.softmax(logits)), at_prior)
+        # The tables are even functions of the square root of the loss. The small offset keeps its gradient finite at 0.
+        at = jnp.sqrt(jax.nn.softmax(logits) + 1e-16) * (grid.num_losses - 1)
+        return at_prior @ _expected_cost(tables, lambda at_step: interpolate(tables.spread, at_step, high="free"), at)
 
     optimiser = optax.lbfgs()
     value_and_grad = optax.value_and_grad_from_state(cost)
@@ -94,21 +93,31 @@ def _search(
         updates, state = optimiser.update(grads, state, logits, value=value, grad=grads, value_fn=cost)
         return (optax.apply_updates(logits, updates), state), None
 
-    def search(start: Array) -> tuple[Array, Array]:
+    def search(start: Array) -> Array:
         (logits, _), _ = jax.lax.scan(improve, (start, optimiser.init(start)), None, length=_ITERATIONS)
-        return jax.nn.softmax(logits), cost(logits)
+        return jax.nn.softmax(logits)
 
-    shares, values = jax.lax.map(search, starts)
-    return shares, values, cost(jnp.zeros_like(starts[0]))
+    return jnp.asarray(jax.lax.map(search, starts))
 
 
-def _expected_cost(tables: Tables, shares: Float[Array, " K"]) -> Float[Array, " beliefs"]:
-    """The expected cost of a schedule from each belief."""
-    # The tables are even functions of the square root of the loss. The small offset keeps its gradient finite at 0.
-    at = jnp.sqrt(shares + 1e-16) * (len(tables.spread) - 1)
+@partial(jax.jit, static_argnames="grid")
+def _evaluate(
+    problem: ProblemArrays, prior: Array, shares: Float[Array, "schedules K"], *, grid: Grid
+) -> Float[Array, " schedules"]:
+    """The expected cost of each schedule, with matrices for its own losses."""
+    at_prior = weights_of_nodes(prior, grid.num_beliefs)
 
-    def step_back(value: Array, at_step: Array) -> tuple[Array, None]:
-        spread = interpolate(tables.spread, at_step, high="free")
-        return spread @ (tables.variance + tables.move @ value), None
+    def cost(own: Array) -> Array:
+        tables = make_tables(problem, grid, jnp.sqrt(own))
+        return at_prior @ _expected_cost(tables, lambda spread: spread, tables.spread)
 
-    return jax.lax.scan(step_back, jnp.zeros_like(tables.variance), at, reverse=True)[0]
+    return jnp.asarray(jax.lax.map(cost, shares))
+
+
+def _expected_cost(tables: Tables, spread_of: Callable[[Array], Array], steps: Array) -> Float[Array, " beliefs"]:
+    """The expected cost of a schedule from each belief; `spread_of` gives the matrix of each of `steps`."""
+
+    def step_back(value: Array, step: Array) -> tuple[Array, None]:
+        return spread_of(step) @ (tables.variance + tables.move @ value), None
+
+    return jax.lax.scan(step_back, jnp.zeros_like(tables.variance), steps, reverse=True)[0]

@@ -1,4 +1,4 @@
-"""Simulated runs of a binary hidden Markov system with the structured release, with exact beliefs."""
+"""Simulated runs of a hidden Markov system with the structured release, with exact beliefs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,26 @@ import numpy as np
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
 from dpfuse._stats import Z95
+from dpfuse.optimal.beliefs import mean_of_state, variance_of_state
 from dpfuse.optimal.problem import Problem
 from dpfuse.privacy.loss import largest_weight
 from dpfuse.systems import hidden_markov
+from dpfuse.trajectories import Trajectories
 
 Spend = Callable[[int, Floats, Floats], Floats]
-"""spend(step_index, budget_left, belief): the loss of each run at a step counted from 0. Arrays have shape (runs,)."""
+"""spend(step_index, budget_left, belief): the loss of each run at a step counted from 0, shape (runs,).
+
+The budget left has shape (runs,). The belief is p(X_k | Z^{k-1}), shape (runs, S).
+"""
 
 
 @dataclass(frozen=True, eq=False)
 class Simulation:
-    """States, beliefs and spending of simulated runs, each of shape (runs, K).
+    """States, beliefs and spending of simulated runs. All but the beliefs have shape (runs, K).
 
     Attributes:
         state: the hidden state.
-        belief: p(X_k = 1 | Z^k), after the release.
+        belief: p(X_k | Z^k), after the release, shape (runs, K, S).
         loss: the loss of the release.
         budget_left: the budget left after the release.
     """
@@ -35,9 +40,14 @@ class Simulation:
     budget_left: Floats
 
     @property
+    def estimate(self) -> Floats:
+        """The best estimate of the state: the posterior mean, shape (runs, K)."""
+        return np.asarray(mean_of_state(self.belief))
+
+    @property
     def costs(self) -> Floats:
         """The posterior variance of the state, summed over the steps, shape (runs,)."""
-        return np.asarray((self.belief * (1 - self.belief)).sum(axis=1))
+        return np.asarray(variance_of_state(self.belief).sum(axis=1))
 
     @property
     def value(self) -> float:
@@ -60,41 +70,43 @@ def simulate(problem: Problem, spend: Spend, *, num_runs: int, seed: int) -> Sim
     runs = hidden_markov.simulate(
         problem.system, num_runs=num_runs, num_steps=problem.horizon, seed=int(rng.integers(2**31))
     )
-    state, counts = runs.state[..., 0].astype(np.int64), runs.measurements[..., 0].sum(-1, dtype=np.float64)
-    return follow(problem, spend, state, counts, rng.standard_normal(counts.shape))
+    state, sums = runs.state[..., 0].astype(np.int64), sums_of_features(problem, runs)
+    return follow(problem, spend, state, sums, rng.standard_normal(sums.shape))
 
 
-def follow(problem: Problem, spend: Spend, state: Integers, counts: Floats, noise: Floats) -> Simulation:
+def sums_of_features(problem: Problem, runs: Trajectories) -> Floats:
+    """What the sensors' features add up to at each step, shape (runs, K)."""
+    most = problem.feature_sums[-1] / (len(problem.feature_sums) - 1)
+    return np.asarray(runs.measurements[..., 0].sum(-1, dtype=np.float64) * most)
+
+
+def follow(problem: Problem, spend: Spend, state: Integers, sums: Floats, noise: Floats) -> Simulation:
     """The simulation of given runs.
 
     Args:
         problem: the problem that the runs are of.
         spend: the spending rule.
         state: the hidden states, shape (runs, K).
-        counts: how many sensors measured 1, shape (runs, K).
+        sums: what the features add up to, shape (runs, K).
         noise: the noise of each release, shape (runs, K).
     """
-    after, loss, left = (np.empty(counts.shape) for _ in range(3))
-    belief, budget_left = np.full(len(counts), problem.prior[1]), np.full(len(counts), problem.budget)
+    loss, left = np.empty(sums.shape), np.empty(sums.shape)
+    after = np.empty((*sums.shape, problem.num_states))
+    belief, budget_left = np.tile(problem.prior, (len(sums), 1)), np.full(len(sums), problem.budget)
     for k in range(problem.horizon):
         loss[:, k] = np.minimum(spend(k, budget_left, belief), budget_left)
         weight = largest_weight(problem.order, 1, loss[:, k])
         budget_left = left[:, k] = budget_left - loss[:, k]
-        after[:, k] = posterior(problem, belief, weight, weight * counts[:, k] + noise[:, k])
-        belief = next_belief(problem, after[:, k])
+        after[:, k] = posterior(problem, belief, weight, weight * sums[:, k] + noise[:, k])
+        belief = after[:, k] @ problem.transition
     return Simulation(state, after, loss, left)
 
 
-def next_belief(problem: Problem, belief: Floats) -> Floats:
-    """p(X_{k+1} = 1 | Z^k) from p(X_k = 1 | Z^k)."""
-    return np.asarray(belief * problem.transition[1, 1] + (1 - belief) * problem.transition[0, 1])
-
-
 def posterior(problem: Problem, belief: Floats, weight: Floats, release: Floats) -> Floats:
-    """p(X_k = 1 | Z^k) from p(X_k = 1 | Z^{k-1}), the fusion weight and the release, shape (runs,)."""
-    counts = problem.count_probabilities
-    possible = np.flatnonzero(counts.any(axis=0))
-    exponent = -0.5 * (release[:, None] - weight[:, None] * possible) ** 2
-    density = np.exp(exponent - exponent.max(axis=1, keepdims=True)) @ counts[:, possible].T
-    joint = density * np.stack([1 - belief, belief], axis=1)
-    return np.asarray(joint[:, 1] / joint.sum(axis=1))
+    """p(X_k | Z^k) from p(X_k | Z^{k-1}), both (runs, S), the fusion weight and the release, both (runs,)."""
+    probabilities = problem.sum_probabilities
+    possible = probabilities.any(axis=0)
+    exponent = -0.5 * (release[:, None] - weight[:, None] * problem.feature_sums[possible]) ** 2
+    density = np.exp(exponent - exponent.max(axis=1, keepdims=True)) @ probabilities[:, possible].T
+    joint = density * belief
+    return np.asarray(joint / joint.sum(axis=1, keepdims=True))

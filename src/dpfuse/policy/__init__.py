@@ -7,11 +7,12 @@ from dpfuse.policy.exact import ExactStep
 from dpfuse.policy.filters import RecurrentFilter, into_set
 from dpfuse.policy.policy import Constants, Networks, Policy, make_policy
 from dpfuse.policy.rollout import PackedWindows, Rollout, rollout
-from dpfuse.policy.spending import SpendingRule
+from dpfuse.policy.spending import AgentSpending, SpendingRule
 from dpfuse.policy.step import Estimate, PrivateCarry, PublicCarry, Reports
 from dpfuse.policy.structure import Structure
 
 __all__ = [
+    "AgentSpending",
     "Constants",
     "Design",
     "Estimate",

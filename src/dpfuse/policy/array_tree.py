@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from dpfuse._archive import ArrayType
+
 Tree = TypeVar("Tree")
 
 # An argument may be an array of NumPy; JAX takes it as it is.
@@ -30,13 +32,17 @@ def from_arrays(blank: Tree, arrays: Mapping[str, NDArray[Any]], may_be_infinite
         arrays: by their place in the tree.
         may_be_infinite: the place of the one array that may be.
     """
-    expected = {name: (leaf.shape, leaf.dtype) for name, leaf in _leaves(blank)}
-    if {name: (array.shape, array.dtype) for name, array in arrays.items()} != expected:
-        raise ValueError("its arrays do not fit its structure")
+    check_types(blank, {name: ArrayType(array.shape, array.dtype) for name, array in arrays.items()})
     if not all(np.isfinite(array).all() for name, array in arrays.items() if name != may_be_infinite):
         raise ValueError("its arrays must be finite")
-    leaves = [jnp.asarray(arrays[name]) for name in expected]
+    leaves = [jnp.asarray(arrays[name]) for name, _ in _leaves(blank)]
     return cast(Tree, jax.tree.unflatten(jax.tree.structure(blank), leaves))
+
+
+def check_types(blank: Any, types: Mapping[str, ArrayType]) -> None:
+    """Raise unless these are the shapes and types of the arrays of `blank`, by their place in it."""
+    if {name: ArrayType(leaf.shape, np.dtype(leaf.dtype)) for name, leaf in _leaves(blank)} != types:
+        raise ValueError("its arrays do not fit its structure")
 
 
 def fingerprint_of(settings: object, tree: Any) -> str:

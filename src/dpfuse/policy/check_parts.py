@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array
 from numpy.typing import NDArray
 
+from dpfuse.guarantee import Guarantee
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.estimators import Estimator
@@ -24,7 +25,6 @@ from dpfuse.policy.filters import RecurrentFilter, read_features
 from dpfuse.policy.policy import Policy
 from dpfuse.policy.spending import SpendingRule
 from dpfuse.policy.step import PrivateCarry, Query, Reports, contribute, to_inputs
-from dpfuse.types import Guarantee
 
 _NUM_ROWS, _NUM_STREAMS, _NUM_STEPS = 24, 3, 40
 _FIELDS: dict[str, Any] = {

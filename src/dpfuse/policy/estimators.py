@@ -6,12 +6,15 @@ from abc import abstractmethod
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from dpfuse.policy.gru import GRU, linear
 from dpfuse.policy.structure import Structure
 
 _SMALLEST_STD = 1e-3
+# One number in so many is remembered for the standard deviation.
+_SPREAD_PART = 5
 
 
 class Estimator(eqx.Module):
@@ -45,32 +48,52 @@ class Estimator(eqx.Module):
         Args:
             hidden: memory of each stream, 0 at first.
             inputs: n = `structure.num_estimator_inputs` numbers: the release scaled to unit size (d), the same times
-                its reliability (d), the reliability, the step and the budget left as shares of the whole. In individual
-                accounting the budget left is always 0; in constant and stationary designs the step is 0 too.
+                its reliability (d), the reliability, the step and the budget left as shares of the whole, and 1 if the
+                step was skipped, else 0. In individual accounting the budget left is always 0; in designs without a
+                clock (`Structure.has_clock`) the step is 0 too. A skipped step has release and reliability 0.
         """
 
 
 class GRUEstimator(Estimator):
-    """E: a GRU reads the releases, and two linear layers compute mean and standard deviation from its memory."""
+    """E: one GRU reads the releases for the mean, and a small one for the standard deviation.
+
+    The standard deviation has a memory of its own, a fifth of the whole, since it must remember what the mean need not:
+    how long nothing came, or since when the releases say less than usual. It is fitted to the errors of the mean, and
+    its gradient reaches neither the mean nor f and g. In one memory the two compete, and the error rises.
+    """
 
     gru: GRU
+    spread_gru: GRU
     mean_head: eqx.nn.Linear
     spread_head: eqx.nn.Linear
     hidden_size: int = eqx.field(static=True)
 
     def __init__(self, structure: Structure, *, key: PRNGKeyArray) -> None:
-        gru_key, mean_key, spread_key = jax.random.split(key, 3)
-        self.gru = GRU(structure.num_estimator_inputs, structure.estimator_size, key=gru_key)
-        self.mean_head = eqx.nn.Linear(structure.estimator_size, structure.num_states, key=mean_key)
-        self.spread_head = eqx.nn.Linear(structure.estimator_size, structure.num_states, key=spread_key)
-        self.hidden_size = structure.estimator_size
+        gru_key, spread_gru_key, mean_key, spread_key = jax.random.split(key, 4)
+        size, inputs = structure.estimator_size, structure.num_estimator_inputs
+        if size < 2:
+            raise ValueError(f"estimator_size must be at least 2, one for mean and deviation each, got {size}")
+        spread_size = max(1, size // _SPREAD_PART)
+        mean_size = size - spread_size
+        self.gru = GRU(inputs, mean_size, key=gru_key)
+        self.spread_gru = GRU(inputs + mean_size, spread_size, key=spread_gru_key)
+        if structure.horizon is not None:
+            # With the usual biases all units forget within two steps, and a longer memory is learned by luck. Not so
+            # without an end: what outlasts a training window drifts after it.
+            self.gru = self.gru.with_memories(structure.horizon)
+            self.spread_gru = self.spread_gru.with_memories(structure.horizon)
+        self.mean_head = eqx.nn.Linear(mean_size, structure.num_states, key=mean_key)
+        self.spread_head = eqx.nn.Linear(size, structure.num_states, key=spread_key)
+        self.hidden_size = size
 
     def step(self, hidden: Array, inputs: Array) -> tuple[Array, Array, Array]:
-        hidden = self.gru(hidden, inputs)
-        mean = linear(self.mean_head, hidden)
-        # The standard deviation is fitted to the errors of the mean. Its gradient does not reach the GRU.
-        spread = linear(self.spread_head, jax.lax.stop_gradient(hidden))
-        return hidden, mean, jax.nn.softplus(spread) + _SMALLEST_STD
+        size = self.gru.hidden_size
+        of_mean, of_spread = self.gru(hidden[:, :size], inputs), hidden[:, size:]
+        fixed = jax.lax.stop_gradient(of_mean)
+        of_spread = self.spread_gru(of_spread, jnp.concatenate([jax.lax.stop_gradient(inputs), fixed], axis=-1))
+        spread = linear(self.spread_head, jnp.concatenate([fixed, of_spread], axis=-1))
+        hidden = jnp.concatenate([of_mean, of_spread], axis=-1)
+        return hidden, linear(self.mean_head, of_mean), jax.nn.softplus(spread) + _SMALLEST_STD
 
 
 ESTIMATORS: dict[str, type[Estimator]] = {"gru": GRUEstimator}

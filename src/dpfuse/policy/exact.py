@@ -16,12 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from dpfuse._arrays import Floats, Floats32, Integers
+from dpfuse._arrays import Booleans, Floats, Floats32, Integers
 from dpfuse._keyed_arrays import ABSENT
+from dpfuse.attributes import SensorAttributes
 from dpfuse.policy.design import Design
 from dpfuse.policy.measurements import as_measurements
 from dpfuse.policy.memory import Memory
 from dpfuse.policy.policy import Policy
+from dpfuse.policy.public_part import compile_estimate, join_and_query, split_streams, to_block
+from dpfuse.policy.recordings import check_attributes
 from dpfuse.policy.step import (
     HEADROOM,
     Estimate,
@@ -30,13 +33,13 @@ from dpfuse.policy.step import (
     Query,
     Reports,
     contribute,
-    estimate,
     init_public,
     make_query,
+    with_budget_left,
 )
 from dpfuse.privacy.budget import GRID, IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.release import Accounts, Charged, Mechanism, Release
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 
 
 def compute_inline() -> None:
@@ -93,42 +96,75 @@ class ExactStep:
     """Algorithm 1 for streams that step together, release by release.
 
     **Guarantees**
-        - The releases of one carry satisfy the design's guarantee, see `dpfuse.privacy.Mechanism`. This assumes that
-          each carry is used once, and neither copied nor set back.
+        - The releases of one carry satisfy the design's guarantee, see `dpfuse.privacy.Mechanism`; with periods, those
+          between two calls of `begin_period`. This assumes that each carry is used once, and neither copied nor set
+          back.
         - What a sensor adds to a stream depends on its own reports, past releases and, in individual accounting, its
           own account alone, bit for bit. The compiled parts have one shape, and a row never reads another.
         - Each sensor stays within its bound, whatever is reported. A report that is not finite counts as absent.
 
     `init`, `contribute`, `release` and `estimate` serve one stream. A live centre with many streams calls the same code
     by `propose`, `charge`, `release_many` and `estimate_many`. An audit, which runs many carries side by side, calls
-    the parts of these: `prepare`, `accounts_left`, `private_part` and `remember`, which are private, and `public_part`.
+    the parts of these: `prepare`, `accounts_left`, `private_part` and `remember`, which are private, and
+    `estimate_part` and `query_part`, which are public.
 
     Args:
         num_rows: rows of the one compiled shape. More rows are computed in several turns, fewer are padded.
         num_streams: how many streams step together.
         forget_after: for how many steps a sensor that is not listed is remembered.
+        attributes: of the sensors, for a design that reads them; a sensor that is not registered is absent.
     """
 
-    def __init__(self, design: Design, num_rows: int, num_streams: int = 1, forget_after: int = 0) -> None:
+    def __init__(
+        self,
+        design: Design,
+        num_rows: int,
+        num_streams: int = 1,
+        forget_after: int = 0,
+        attributes: SensorAttributes | None = None,
+    ) -> None:
         if design.guarantee is None:
             raise ValueError("design must have a guarantee; the non-private floor may not be released")
         structure = design.structure
         assert structure.features != "unbounded"  # only the floor has unbounded features
         self.mechanism = Mechanism(design.guarantee, structure.features, structure.dimension)
         self._policy, self._horizon = design.policy, structure.horizon
+        self._attributes = check_attributes(structure, attributes)
         self._num_rows, self._num_streams, self._forget_after = num_rows, num_streams, forget_after
         # The weights are compiled in: to pass them at every step would take longer than the step.
         self._first = jax.jit(partial(_first_query, design.policy, num_streams))()
         self.private_part = jax.jit(partial(_private_part, design.policy))
-        self.public_part = jax.jit(partial(_public_part, design.policy))
+        self.estimate_part = compile_estimate(design.policy)
+        self.query_part = jax.jit(partial(join_and_query, design.policy, num_streams))
+        self._split = jax.jit(split_streams)
 
-    def init(self, accounts: TotalFilter | Accounts | None = None) -> Carry:
-        """Streams from which nothing was released, with full accounts or with those given, such as a ledger's."""
+    def init(self, accounts: TotalFilter | Accounts | None = None, started_with: Sequence[int] | None = None) -> Carry:
+        """Streams from which this design has released nothing, with full accounts or with those given.
+
+        Args:
+            accounts: such as a ledger's.
+            started_with: what each stream had left before this design's first release, in squared grid steps, in total
+                accounting; None for the whole budget.
+        """
         if accounts is None:
             accounts = self._open_accounts()
         accounts = (accounts,) if isinstance(accounts, TotalFilter) else accounts
         public, query = self._first
+        if started_with is not None:
+            public = with_budget_left(self._policy, public, started_with)
         return Carry(0, Memory(self.hidden_size), public, query, accounts)
+
+    def begin_period(self, carry: Carry, accounts: Accounts | None = None) -> Carry:
+        """The streams at the first step of a period: nothing private is kept, and what is public goes on.
+
+        Every sensor is a new one, with fresh memory. Weights, estimates and step numbers continue.
+
+        Args:
+            carry: is used up; go on with the one that is returned.
+            accounts: such as a ledger's after `Ledger.begin_period`; full ones by default.
+        """
+        fresh = self._open_accounts() if accounts is None else accounts
+        return carry._replace(memory=Memory(self.hidden_size), accounts=fresh)
 
     @property
     def hidden_size(self) -> int:
@@ -208,8 +244,11 @@ class ExactStep:
         stream = np.zeros_like(sensors) if stream is None else stream
         places = carry.memory.find(stream, sensors)
         # One block for all inputs: to pass one more array to JAX takes as long as a matrix product.
-        block = np.empty((len(sensors), values.shape[1] + 4), np.float32)
-        block[:, :-4] = values
+        num_channels = values.shape[1]
+        block = np.empty((len(sensors), num_channels + self._policy.structure.num_attributes + 4), np.float32)
+        block[:, :num_channels] = values
+        if self._attributes is not None:
+            block[:, num_channels:-4] = self._attributes.look_up(sensors)
         block[:, -4] = stream
         block[:, -3] = np.asarray(present, bool) & (sensors != NOBODY)
         block[:, -2] = places == ABSENT
@@ -219,12 +258,16 @@ class ExactStep:
     def accounts_left(self, accounts: TotalFilter | Accounts, sensors: Integers) -> float | Floats:
         """The squared radius that each sensor may still use, less the headroom of `dpfuse.policy.step`; 0 if total.
 
+        The headroom is a share of the budget, as in training. Of what a bank has lent for a step, a small part of the
+        budget, it is a share of the amount: integers check each contribution anyway.
+
         Private: a sensor's balance depends on what it reported.
         """
         if not isinstance(accounts, IndividualFilter):
             return 0.0
-        left = accounts.left(sensors).astype(np.float64) - HEADROOM * self.mechanism.budget
-        return np.maximum(left, 0.0) / GRID**2
+        left = accounts.left(sensors).astype(np.float64)
+        headroom = HEADROOM * (left if accounts.is_lent else self.mechanism.budget)
+        return np.asarray(np.maximum(left - headroom, 0.0) / GRID**2)
 
     def release(self, charged: Charged) -> Release:
         """Z_k: the one thing that may leave the centre."""
@@ -234,25 +277,60 @@ class ExactStep:
         """The same for several streams, each with noise of its own."""
         return self.mechanism.draw_many(many)
 
-    def estimate(self, carry: Carry, released: Release) -> tuple[Carry, Estimate]:
-        """The public part of one stream: the estimate from what was released."""
-        return self.estimate_many(carry, np.array([released.fusion_weight]), released.value[None])
+    def estimate(self, carry: Carry, released: Release, inputs: ArrayLike | None = None) -> tuple[Carry, Estimate]:
+        """The public part of one stream: the estimate from what was released.
 
-    def estimate_many(self, carry: Carry, weights: Integers, values: Integers) -> tuple[Carry, Estimate]:
-        """The public part of every stream, from released weights, shape (streams,), and values, shape (streams, d)."""
-        block = np.empty((len(values), 1 + values.shape[1]), np.float32)
-        block[:, 0] = weights / GRID
-        block[:, 1:] = values / GRID
-        public, query, result = self.public_part(carry.public, block)
+        Args:
+            inputs: what the row holds of public inputs, values and ages, shape (2 n_p,), for a design that reads some.
+        """
+        held = None if inputs is None else np.asarray(inputs, np.float32)[None]
+        return self.estimate_many(carry, np.array([released.fusion_weight]), released.value[None], inputs=held)
+
+    def estimate_many(
+        self,
+        carry: Carry,
+        weights: Integers,
+        values: Integers,
+        skipped: Booleans | bool = False,
+        inputs: Floats32 | None = None,
+    ) -> tuple[Carry, Estimate]:
+        """The public part of every stream.
+
+        Args:
+            weights, values: as released, shapes (streams,) and (streams, d); 0 where a stream has no release.
+            skipped: which streams have no release.
+            inputs: what the rows hold of public inputs, values and ages, shape (streams, 2 n_p); it is not read of a
+                stream without a release.
+        """
+        block = to_block(weights, values, skipped, self._check_inputs(inputs))
+        estimated = [self.estimate_part(*part) for part in self._split(carry.public, block)]
+        public, query, result = self.query_part(estimated)
         return carry._replace(public=public, query=query), result
 
-    def follow(self, carry: Carry, weights: Integers, values: Integers) -> tuple[Carry, Estimate]:
+    def follow(
+        self,
+        carry: Carry,
+        weights: Integers,
+        values: Integers,
+        skipped: Booleans | bool = False,
+        inputs: Floats32 | None = None,
+    ) -> tuple[Carry, Estimate]:
         """The public part of a step that is not charged: one of the past, as it was released, or one that was skipped.
 
-        A step that was skipped has weight 0 and value 0.
+        Arguments as for `estimate_many`.
         """
         self._check_not_over(carry)
-        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1), weights, values)
+        return self.estimate_many(carry._replace(num_steps=carry.num_steps + 1), weights, values, skipped, inputs)
+
+    def _check_inputs(self, inputs: Floats32 | None) -> Floats32 | None:
+        """The public inputs, if the design reads as many; None for a design that reads none."""
+        expected = self._num_streams, 2 * self._policy.structure.num_public
+        if (0 if inputs is None else inputs.shape) != (expected if expected[1] else 0):
+            raise ValueError(
+                f"inputs must be the public inputs that the design reads, values and ages of shape {expected}, got "
+                f"{None if inputs is None else inputs.shape}"
+            )
+        return inputs
 
     def _open_accounts(self) -> Accounts:
         accounts = self.mechanism.open_accounts()
@@ -303,16 +381,10 @@ def _first_query(policy: Policy, num_streams: int) -> tuple[PublicCarry, Query]:
 def _private_part(policy: Policy, query: Query, hidden: jax.Array, block: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Memory of each row, and what is charged: its features (total) or its contribution (individual).
 
-    The block's columns are measurements, stream, whether there is a report, whether the sensor is new, and its account.
+    The block's columns are measurements, attributes, stream, whether there is a report, whether the sensor is new, and
+    its account.
     """
     stream, present, arrived, account = block[:, -4].astype(jnp.int32), block[:, -3] > 0, block[:, -2] > 0, block[:, -1]
     reports = Reports(block[:, :-4], present, arrived, stream)
     private, contributions, features = contribute(policy, PrivateCarry(hidden, account), reports, query)
     return private.hidden, features if policy.structure.accounting == "total" else contributions
-
-
-def _public_part(policy: Policy, public: PublicCarry, block: jax.Array) -> tuple[PublicCarry, Query, Estimate]:
-    """The estimate from a block of weight and release, and the next query."""
-    public, result = estimate(policy, public, block[:, 0], block[:, 1:])
-    public, query = make_query(policy, public)
-    return public, query, result

@@ -12,7 +12,7 @@ fresh memory. The gradient here stores the hidden states alone and computes the 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import equinox as eqx
 import jax
@@ -20,6 +20,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpfuse.policy.array_tree import AnyArray
+
+# In steps. At exactly 1 the update gate would be 0, and its gradient too.
+_SHORTEST_MEMORY = 1.1
 
 
 class Gates(NamedTuple):
@@ -48,6 +51,22 @@ class GRU(eqx.Module):
     @property
     def hidden_size(self) -> int:
         return self.hidden_weight.shape[1]
+
+    def with_inputs_scaled(self, mean: Float[AnyArray, " n"], scale: Float[AnyArray, " n"]) -> GRU:
+        """The same unit for inputs x: it gives for x what this one gives for (x - mean) / scale."""
+        weight = self.input_weight / scale[None]
+        bias = self.bias - jnp.sum(weight * mean[None], axis=1)
+        return cast(GRU, eqx.tree_at(lambda gru: (gru.input_weight, gru.bias), self, (weight, bias)))
+
+    def with_memories(self, longest: float) -> GRU:
+        """The same unit with update-gate biases for which its numbers remember from 1 to `longest` steps.
+
+        With u = 1 - 1 / T a number forgets by 1 / T a step. T is spaced evenly in its logarithm.
+        """
+        size = self.hidden_size
+        steps = jnp.geomspace(_SHORTEST_MEMORY, max(longest, _SHORTEST_MEMORY), size)
+        bias = self.bias.at[size : 2 * size].set(jnp.log(steps - 1))
+        return cast(GRU, eqx.tree_at(lambda gru: gru.bias, self, bias))
 
     def __call__(self, hidden: Float[Array, "rows h"], inputs: Float[Array, "rows n"]) -> Float[Array, "rows h"]:
         """The hidden state after one more input."""

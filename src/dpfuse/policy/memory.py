@@ -6,7 +6,7 @@ import numpy as np
 
 from dpfuse._arrays import Floats32, Integers
 from dpfuse._keyed_arrays import ABSENT, KeyedArrays
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 
 _NEVER = np.iinfo(np.int64).max
 

@@ -5,6 +5,7 @@ A file only ever names a part. Its code is never looked up by an import path tha
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 
@@ -50,7 +51,8 @@ def _find(role: str, base: type, table: Mapping[str, type[_Kind]], name: str, ow
             if not issubclass(part, base):
                 raise TypeError(f"{role} must be a subclass of {base.__module__}:{base.__qualname__}, got {name}")
             return cast(type[_Kind], part)
-    if ":" in str(name):
+    # A name may come from a stranger's file and is printed.
+    if re.fullmatch(r"[\w.]{1,200}:[\w.<>]{1,200}", str(name)):
         class_name = name.partition(":")[2]
         raise PartMissing(f"its {role} is {name}, which is not of this package; pass its class, parts=[{class_name}]")
-    raise ValueError(f"{role} must be one of {', '.join(table)} or a class of your own, got {name!r}")
+    raise ValueError(f"{role} must be one of {', '.join(table)} or a class of your own, got {str(name)[:200]!r}")

@@ -30,6 +30,12 @@ class Constants(eqx.Module):
         squared_radius: 2 B / alpha, the budget; infinite for a design without a guarantee.
         measurement_low, measurement_high: the range of each channel; finite values outside are clipped to it.
         state_mean, state_std: of the state in the training data.
+        std_scale: by which E's standard deviations are multiplied, so that the 95% band covers 95% of held-out data.
+        measurement_fill: what f reads for a missing channel, the mean of the training data; None for a design without
+            partial reports.
+        attribute_low, attribute_high: the range of each attribute; values outside are clipped to it. None for a design
+            without attributes.
+        public_low, public_high: the range of each public input, the same way.
     """
 
     squared_radius: Float[Array, ""]
@@ -37,6 +43,12 @@ class Constants(eqx.Module):
     measurement_high: Float[Array, " n_y"]
     state_mean: Float[Array, " n_x"]
     state_std: Float[Array, " n_x"]
+    std_scale: Float[Array, " n_x"]
+    measurement_fill: Float[Array, " n_y"] | None = None
+    attribute_low: Float[Array, " n_a"] | None = None
+    attribute_high: Float[Array, " n_a"] | None = None
+    public_low: Float[Array, " n_p"] | None = None
+    public_high: Float[Array, " n_p"] | None = None
 
 
 class Policy(eqx.Module):
@@ -45,6 +57,12 @@ class Policy(eqx.Module):
     networks: Networks
     constants: Constants
     structure: Structure = eqx.field(static=True)
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether g proposes weights that the stream's budget may not pay for: total accounting without an end."""
+        structure = self.structure
+        return structure.is_private and structure.accounting == "total" and structure.horizon is None
 
     @property
     def is_summed(self) -> bool:

@@ -7,11 +7,15 @@ turns that into a fusion weight that the budget allows, whatever the rule says.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PRNGKeyArray
+from numpy.typing import ArrayLike
 
 from dpfuse.policy.gru import GRU, linear, read_over_time
 from dpfuse.policy.structure import Structure
@@ -124,8 +128,60 @@ class AdaptiveSpending(SpendingRule):
         return departure + read_over_time(self.gru, self.head, observed)
 
 
+class AgentSpending(SpendingRule):
+    """g as the agent that PPO of Stable-Baselines3 or CleanRL has by default, two layers of equal width with tanh.
+
+    It remembers nothing: it reads the observation, which holds the last release and estimate, step and budget left.
+    Its action is the departure, so it is trained with `action="departure"`, see `docs/environment.md`.
+
+    Attributes:
+        layers: the two layers and the one that gives the action.
+    """
+
+    layers: list[eqx.nn.Linear]
+    hidden_size: int = eqx.field(static=True)
+
+    def __init__(self, structure: Structure, *, key: PRNGKeyArray) -> None:
+        width = structure.fusion_size
+        first_key, second_key, last_key = jax.random.split(key, 3)
+        last = eqx.nn.Linear(width, 1, key=last_key)
+        self.layers = [
+            eqx.nn.Linear(structure.num_observed, width, key=first_key),
+            eqx.nn.Linear(width, width, key=second_key),
+            jax.tree.map(jnp.zeros_like, last),  # even spending at first
+        ]
+        self.hidden_size = 0
+
+    @classmethod
+    def from_layers(cls, structure: Structure, layers: Sequence[tuple[ArrayLike, ArrayLike]]) -> AgentSpending:
+        """The rule of a trained agent for a design of this structure, see `Design.with_spending`.
+
+        Args:
+            structure: `design.structure`.
+            layers: weight, shape (outputs, inputs), and bias of each of the three layers.
+        """
+        given = [jnp.asarray(array, jnp.float32) for layer in layers for array in layer]
+        width = given[0].shape[0]
+        blank = cls(replace(structure, fusion_size=width), key=jax.random.key(0))
+        wanted = [leaf.shape for leaf in jax.tree.leaves(blank)]
+        if [array.shape for array in given] != wanted:
+            shapes = [array.shape for array in given]
+            raise ValueError(f"layers must have weights and biases of the shapes {wanted}, got {shapes}")
+        return cast(AgentSpending, jax.tree.unflatten(jax.tree.structure(blank), given))
+
+    @property
+    def width(self) -> int:
+        return int(self.layers[0].weight.shape[0])
+
+    def step(self, hidden: Array, observed: Array, step_index: Array) -> tuple[Array, Array]:
+        first, second, last = self.layers
+        inner = jnp.tanh(linear(second, jnp.tanh(linear(first, observed))))
+        return hidden, linear(last, inner)[:, 0]
+
+
 SPENDING_RULES: dict[str, type[SpendingRule]] = {
     "constant": ConstantSpending,  # even spending
     "schedule": ScheduledSpending,  # by step
     "adaptive": AdaptiveSpending,  # by past releases and by step
+    "agent": AgentSpending,  # by the last release: an agent of reinforcement learning
 }

@@ -27,7 +27,8 @@ from dpfuse import _check
 from dpfuse._arrays import Booleans, Floats, Integers
 from dpfuse._keyed_arrays import ABSENT, KeyedArrays, hash_keys
 from dpfuse.errors import BudgetExceeded
-from dpfuse.types import NOBODY, Guarantee
+from dpfuse.guarantee import Guarantee
+from dpfuse.trajectories import NOBODY
 
 GRID = 2**20
 """Grid steps in one standard deviation of the noise."""
@@ -147,7 +148,8 @@ class IndividualFilter:
 
     **Guarantees**
         - Unit: one id. The debits of an id add up to at most the budget, for any input in any order. They may equal it.
-        - A new id starts with the whole budget. No account is ever deleted.
+        - A new id starts with the whole budget, less `charged_to_all`, or with nothing in accounts made by `lending`.
+          No account is ever deleted.
         - A row that does not fit becomes zeros and costs nothing; a smaller one may follow.
         - An id counts once a step and stream, by the first of its rows. A row with a negative id becomes zeros.
         - An id in several streams pays for each of them, row by row, each from what the rows before have left.
@@ -157,38 +159,65 @@ class IndividualFilter:
         - Assumes that contributions have no negative entry where `factor` relies on it; `privacy.release` checks this.
     """
 
-    def __init__(self, budget: int, factor: int, spent: Mapping[int, int] | None = None) -> None:
+    def __init__(
+        self, budget: int, factor: int, spent: Mapping[int, int] | None = None, charged_to_all: int = 0
+    ) -> None:
+        """Accounts of that budget; `charged_to_all` is what each id, known or new, has spent beside its debits."""
         self._budget = _check.is_count("budget", budget, 0)
         self._factor = _check.is_count("factor", factor)
+        self._limit = max(0, self._budget - _check.is_count("charged_to_all", charged_to_all, 0))
         check_exact(self._budget, 1)
+        self._spent_by_new = 0
         self._accounts = KeyedArrays(spent=np.int64(0))
         self.update(spent or {})
 
+    @classmethod
+    def lending(cls, budget: int, factor: int, sensors: Integers, amounts: Integers) -> IndividualFilter:
+        """Accounts in which each of these ids has that amount left, and every other id nothing.
+
+        Args:
+            sensors: ids, each once, shape (m,).
+            amounts: between 0 and the budget, shape (m,).
+        """
+        if ((amounts < 0) | (amounts > budget)).any():
+            raise ValueError(f"amounts must be between 0 and the budget, {budget}, for every id")
+        accounts = cls(budget, factor)
+        accounts._spent_by_new = accounts.budget
+        accounts._accounts = KeyedArrays(spent=np.int64(accounts.budget))
+        row = accounts._open(sensors)
+        accounts._accounts["spent"][row] = accounts.budget - amounts
+        return accounts
+
     @property
     def budget(self) -> int:
-        """The budget of a new id in squared grid steps; public."""
+        """The budget of an id in squared grid steps; public."""
         return self._budget
 
     @property
     def factor(self) -> int:
         return self._factor
 
+    @property
+    def is_lent(self) -> bool:
+        """Whether `lending` made these accounts, for one step; public."""
+        return self._spent_by_new > 0
+
     def left(self, ids: ArrayLike) -> Integers:
         """What each id may still spend, in squared grid steps, shape (m,). Private: never publish it."""
         sensors = as_ids(ids)
         row = self._accounts.find(np.zeros_like(sensors), sensors)
         # Exact: both are between 0 and the budget, which has 63 bits.
-        return self._budget - np.where(row == ABSENT, 0, self._accounts["spent"][row])
+        return self._limit - np.where(row == ABSENT, self._spent_by_new, self._accounts["spent"][row])
 
     def accounts(self) -> dict[int, int]:
-        """What each id has spent, to store in a ledger. Private: never publish it."""
+        """What each id was debited, to store in a ledger. Private: never publish it."""
         rows, _, ids = self._accounts.keys()
         pairs = zip(ids.tolist(), self._accounts["spent"][rows].tolist(), strict=True)
         return {sensor: spent for sensor, spent in pairs if spent}
 
     def update(self, spent: Mapping[int, int]) -> None:
-        """Replace what these ids have spent by the ledger's numbers; the other accounts stay."""
-        accounts = _as_accounts(spent, self._budget)
+        """Replace what these ids were debited by the ledger's numbers; the other accounts stay."""
+        accounts = _as_accounts(spent, self._limit)
         row = self._open(np.fromiter(accounts, np.int64, len(accounts)))
         self._accounts["spent"][row] = np.fromiter(accounts.values(), np.int64, len(accounts))
 
@@ -227,12 +256,12 @@ class IndividualFilter:
         first[account[::-1]] = number[::-1]  # of several rows of one account the first stays, as it is written last
         is_first = first[account] == number
         # The first row of every account, all at once. A cost is below 2^63 and is compared before it is added.
-        fits = is_first & (costs <= self._budget - spent[account])
+        fits = is_first & (costs <= self._limit - spent[account])
         spent[account[fits]] += costs[fits]
         # Then the further rows, one by one.
         for later in np.flatnonzero(~is_first).tolist():
             cost = int(costs[later])
-            if cost <= self._budget - int(spent[account[later]]):
+            if cost <= self._limit - int(spent[account[later]]):
                 spent[account[later]] += cost
                 fits[later] = True
         return np.asarray(rows[~fits])

@@ -27,7 +27,7 @@ from typing import Literal, overload
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
-from dpfuse.types import ACCOUNTINGS, ADJACENCIES, Accounting, Adjacency
+from dpfuse.guarantee import ACCOUNTINGS, ADJACENCIES, Accounting, Adjacency
 
 FeatureSet = Literal["box", "ball", "orthant"]
 

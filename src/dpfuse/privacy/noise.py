@@ -111,11 +111,15 @@ def _make_gaussian(dimension: int, scale: int) -> Callable[[Integers], list[int]
     # OpenDP accepts scale 0, and then releases the value itself.
     if scale < 1:
         raise ValueError(f"scale must be at least 1 grid step, got {scale}")
-    import opendp.prelude as dp
+    # `opendp.prelude` has the same, and imports much else: a centre that was killed should be back soon.
+    from opendp.domains import atom_domain, vector_domain
+    from opendp.measurements import make_gaussian
+    from opendp.metrics import l2_distance
+    from opendp.mod import enable_features
 
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T="i64"), size=dimension)
-    gaussian = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=float(scale))
+    enable_features("contrib")
+    domain = vector_domain(atom_domain(T="i64"), size=dimension)
+    gaussian = make_gaussian(domain, l2_distance(T=float), scale=float(scale))
     rho = gaussian.map(float(scale))  # type: ignore[no-untyped-call]
     if not 0.5 <= rho <= 0.5 + 1e-9:
         raise RuntimeError(f"OpenDP's rho at scale {scale} must be 0.5 for a distance of {scale}, got {rho}")

@@ -21,7 +21,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -29,6 +29,7 @@ from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse._arrays import Floats, Integers
+from dpfuse.guarantee import Guarantee
 from dpfuse.privacy.budget import (
     GRID,
     IndividualFilter,
@@ -42,7 +43,6 @@ from dpfuse.privacy.budget import (
 )
 from dpfuse.privacy.loss import FEATURE_SETS, FeatureSet, charge_factor
 from dpfuse.privacy.noise import Noise, add_noise
-from dpfuse.types import Guarantee
 
 Accounts = tuple[TotalFilter, ...] | IndividualFilter
 """The accounts that steps are charged to: one for each stream, or one for each sensor over all streams."""
@@ -107,7 +107,8 @@ class Mechanism:
           that each row of values depends on the data of its own sensor, past releases and, in individual accounting,
           its own account alone.
         - A row with any content (NaN, inf, 1e308, out of its set) changes no other row.
-        - A row that is not in the set, or that its account cannot pay for, becomes zeros.
+        - A row that is not in G_k times the set, or that its account cannot pay for, becomes zeros. So no sensor pays
+          more for a step than `largest_cost` of its public weight, in either accounting.
         - An id counts once a step, by the first of its rows. A row with a negative id does not count.
         - Total accounting: a weight that costs more than the budget left is lowered to the largest affordable one. The
           last releases have weight 0 and are noise alone.
@@ -172,18 +173,27 @@ class Mechanism:
             weights: one for each stream.
             stream: the number of the stream of each row, shape (m,), ascending.
         """
-        wholes = [weight_to_grid(weight) for weight in weights]
         sensors = as_ids(ids)
         array = self._as_values(values, len(sensors))
         if isinstance(accounts, IndividualFilter):
+            # Rounded up: contributions g_k f_i, which are rounded toward zero, then stay within G_k times the set.
+            wholes = [weight_to_grid(weight, math.ceil) for weight in weights]
             return self._charge_sensors(accounts, wholes, stream, sensors, array)
+        wholes = [weight_to_grid(weight) for weight in weights]
         return self._charge_streams(accounts, wholes, stream, sensors, array)
+
+    def largest_cost(self, fusion_weight: int) -> int:
+        """The most that a step of this weight, in grid steps, can cost one sensor (individual) or a stream (total)."""
+        longest = self.dimension if self.features == "box" and self.guarantee.accounting == "individual" else 1
+        return self.factor * longest * fusion_weight**2
 
     def _charge_sensors(
         self, accounts: IndividualFilter, wholes: list[int], stream: Integers, sensors: Integers, values: Floats
     ) -> list[Charged]:
         self._check_accounts(accounts)
-        admitted = accounts.spend(sensors, clear_negative_rows(to_grid(values), self.features), stream)
+        # No account pays for a row longer than the largest affordable weight; with that bound squares are exact.
+        bounds = np.minimum(np.array(wholes, np.int64), math.isqrt(self.budget // self.factor))[stream]
+        admitted = accounts.spend(sensors, within_set(to_grid(values), self.features, bounds), stream)
         sums = sum_by_stream(admitted.contributions, stream, len(wholes))
         debits = split_by_stream(admitted.costs, stream, len(wholes))
         return [Charged(whole, None, *own) for whole, *own in zip(wholes, debits, sums, strict=True)]
@@ -249,12 +259,12 @@ class Mechanism:
         return array
 
 
-def weight_to_grid(weight: float) -> int:
-    """The weight in grid steps, rounded toward zero; at most `LARGEST_ENTRY`."""
+def weight_to_grid(weight: float, to_whole: Callable[[float], int] = math.floor) -> int:
+    """The weight in grid steps, rounded toward zero or by `to_whole`; at most `LARGEST_ENTRY`."""
     number = float(weight)
     if not math.isfinite(number) or number < 0:
         raise ValueError(f"weight must be finite and >= 0, got {number!r}")
-    return math.floor(min(number * GRID, LARGEST_ENTRY))
+    return to_whole(min(number * GRID, LARGEST_ENTRY))
 
 
 def to_grid(values: ArrayLike, scale: int | Integers = GRID) -> Integers:

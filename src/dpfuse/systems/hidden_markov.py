@@ -1,7 +1,8 @@
-"""Finite hidden Markov systems with binary sensors.
+"""Finite hidden Markov systems.
 
-x_1 ~ initial, x_{k+1} ~ transition[x_k], and sensor i measures 1 with probability sensor_probabilities[x_k, i]. Given
-the states, sensors and steps are independent.
+x_1 ~ initial, x_{k+1} ~ transition[x_k], and sensor i measures 1 with probability sensor_probabilities[x_k, i]; if it
+has more than two outputs, it measures y with probability sensor_probabilities[x_k, i, y]. Given the states, sensors and
+steps are independent.
 """
 
 from __future__ import annotations
@@ -13,17 +14,18 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HiddenMarkov:
-    """A Markov chain on states 0 to S - 1, measured by binary sensors. Arrays are stored as float64 in full shape.
+    """A Markov chain on states 0 to S - 1, measured by sensors. Arrays are stored as float64 in full shape.
 
     Attributes:
         transition: shape (S, S); row x holds the probabilities of the state after x.
         sensor_probabilities: the probability that a sensor measures 1 in each state, shape (S, m), or shape (S,) if it
-            is the same for all sensors.
+            is the same for all sensors. For sensors that measure 0 to Y - 1, the probability of each, shape (S, m, Y),
+            or shape (S, 1, Y) with `num_sensors` if it is the same for all sensors.
         initial: probabilities of the first state, shape (S,).
         num_sensors: m, required if `sensor_probabilities` has shape (S,).
     """
@@ -45,15 +47,23 @@ class HiddenMarkov:
             if np.abs(value.sum(-1) - 1).max() > 1e-9:
                 raise ValueError(f"{name} must add up to 1 over the last axis, got sums {value.sum(-1)}")
         sensors = _as_probabilities("sensor_probabilities", self.sensor_probabilities)
-        if sensors.ndim == 1:
-            if self.num_sensors is None:
-                raise ValueError("num_sensors must be given where sensor_probabilities has shape (S,)")
-            sensors = np.tile(sensors[:, None], (1, _check.is_count("num_sensors", self.num_sensors)))
-        if sensors.ndim != 2 or len(sensors) != num_states or sensors.shape[1] == 0:
+        if sensors.ndim == 1 and self.num_sensors is None:
+            raise ValueError("num_sensors must be given where sensor_probabilities has shape (S,)")
+        if (
+            sensors.ndim not in (1, 2, 3)
+            or len(sensors) != num_states
+            or 0 in sensors.shape
+            or sensors.shape[2:] == (1,)
+        ):
             raise ValueError(
-                f"sensor_probabilities must have shape (S,) or (S, m) with S = {num_states}, got "
+                f"sensor_probabilities must have shape (S,), (S, m) or (S, m, Y) with S = {num_states} and Y > 1, got "
                 f"{np.shape(self.sensor_probabilities)}"
             )
+        if sensors.ndim == 3 and np.abs(sensors.sum(-1) - 1).max() > 1e-9:
+            raise ValueError("sensor_probabilities of shape (S, m, Y) must add up to 1 over the last axis")
+        if self.num_sensors is not None and (sensors.ndim == 1 or (sensors.ndim == 3 and sensors.shape[1] == 1)):
+            one = sensors if sensors.ndim == 3 else sensors[:, None]
+            sensors = np.repeat(one, _check.is_count("num_sensors", self.num_sensors), axis=1)
         if self.num_sensors not in (None, sensors.shape[1]):
             raise ValueError(f"num_sensors must be {sensors.shape[1]}, as in sensor_probabilities; leave it out")
         for name, entry in [
@@ -64,9 +74,15 @@ class HiddenMarkov:
         ]:
             object.__setattr__(self, name, entry)
 
+    @property
+    def output_probabilities(self) -> Floats:
+        """The probability of each measurement, shape (S, m, Y); Y is 2 for binary sensors."""
+        own = self.sensor_probabilities
+        return own if own.ndim == 3 else np.stack([1 - own, own], axis=-1)
+
 
 def simulate(system: HiddenMarkov, *, num_runs: int, num_steps: int, seed: int) -> Trajectories:
-    """Independent runs. `state` (N, K, 1) is the number of the state, `measurements` (N, K, m, 1) are 0 or 1."""
+    """Independent runs. `state` (N, K, 1) is the number of the state, `measurements` (N, K, m, 1) are 0 to Y - 1."""
     _check.is_count("num_runs", num_runs)
     _check.is_count("num_steps", num_steps)
     rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
@@ -77,9 +93,13 @@ def simulate(system: HiddenMarkov, *, num_runs: int, num_steps: int, seed: int) 
     x[:, 0] = (uniform[0] >= initial).sum(1)
     for k in range(1, num_steps):
         x[:, k] = (uniform[k] >= transition[x[:, k - 1]]).sum(1)
-    probabilities = system.sensor_probabilities[x]
-    y = rng.random(probabilities.shape) < probabilities
-    return Trajectories(state=x[..., None].astype(np.float32), measurements=y[..., None].astype(np.float32))
+    # A measurement is the number of those levels j = 1 to Y - 1 whose p(y >= j) is above a uniform number.
+    at_least = np.cumsum(system.output_probabilities[..., ::-1], axis=-1)[..., -2::-1]
+    uniform = rng.random((num_runs, num_steps, at_least.shape[1]))
+    y = np.zeros(uniform.shape, np.float32)
+    for j in range(at_least.shape[2]):
+        y += uniform < at_least[x, :, j]
+    return Trajectories(state=x[..., None].astype(np.float32), measurements=y[..., None])
 
 
 def _as_probabilities(name: str, value: Any) -> Floats:

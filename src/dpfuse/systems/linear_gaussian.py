@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,6 +1,7 @@
 """Algorithm 2: rounds that train f and E with g fixed, then g by PPO with f and E fixed.
 
-Training ends after `PPO.num_rounds` rounds, or after `Optimisation.patience` validations without improvement.
+Training ends after `PPO.num_rounds` rounds, or after `Optimisation.patience` validations without improvement if that is
+given.
 
 It starts from the classical design: g spends evenly until PPO first moves it. While f and E are trained, g's actions
 are explored as in PPO, so that E learns from the weights that it will meet.
@@ -36,7 +37,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
     Raises:
         TrainingDiverged: a validation error is not finite.
     """
-    networks, constants, structure, sampler, validation, optimisation, keys, watch = job
+    networks, constants, structure, sampler, validation, optimisation, keys, watch, _ = job
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
     joint_optimiser = pathwise.make_optimiser(optimisation)
@@ -52,7 +53,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
         (networks, constants, agents, joint_state, agent_state, keys), everywhere
     )
     average, mix = networks, pathwise.make_average(optimisation)
-    best = Best(lambda weights: validate(weights, constants), optimisation, watch)
+    best = Best(optimisation, watch)
     per_round = -(-optimisation.num_updates // settings.num_rounds)
     for number in range(1, settings.num_rounds + 1):
         for update in range(per_round):
@@ -67,7 +68,7 @@ def fit(job: pathwise.Job, settings: PPO) -> Fitted:
         networks, average = (
             eqx.tree_at(lambda n: n.spending, weights, agents.spending) for weights in (networks, average)
         )
-        if best.validate(number * per_round, average):
+        if best.validate(number * per_round, average, validate(average, constants)):
             break
     return best.fitted()
 
@@ -159,8 +160,17 @@ def _join(parts: list[Pool]) -> Pool:
         arrived=jnp.concatenate([part.sensors.arrived for part in parts], axis=3),
         window=jnp.concatenate(window, axis=2),
         account_share=jnp.concatenate([part.sensors.account_share for part in parts], axis=2),
+        skipped=jnp.concatenate([part.sensors.skipped for part in parts], axis=3),
+        joined=_join_where_given([part.sensors.joined for part in parts], 2),
+        opened=_join_where_given([part.sensors.opened for part in parts], 3),
+        renewed=_join_where_given([part.sensors.renewed for part in parts], 3),
+        public=_join_where_given([part.sensors.public for part in parts], 3),
     )
     return Pool(sensors, jnp.concatenate([part.state for part in parts], axis=3))
+
+
+def _join_where_given(parts: list[Any], axis: int) -> Array | None:
+    return None if parts[0] is None else jnp.concatenate(parts, axis=axis)
 
 
 def _first(tree: Any) -> Any:

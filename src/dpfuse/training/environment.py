@@ -29,6 +29,7 @@ from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.design import Design
 from dpfuse.policy.filters import read_features
 from dpfuse.policy.policy import Policy
+from dpfuse.policy.recordings import check_recording
 from dpfuse.policy.rollout import PackedWindows, SensorFeatures, encode_sensors, sum_by_window
 from dpfuse.policy.step import (
     LARGEST_DEPARTURE,
@@ -44,7 +45,7 @@ from dpfuse.policy.step import (
 )
 from dpfuse.policy.structure import Structure
 from dpfuse.training.sampler import Sampler
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 ActionKind = Literal["share", "departure"]
 
@@ -86,7 +87,8 @@ def advance(
     features = read_features(recurrent_filter, sensors.encoded[now], sensors.present[now], readout, sensors.window)
     _, contributions = scale_contributions(policy, jnp.asarray(sensors.account_share), features, sensors.window, weight)
     released = release(contributions, sensors.window, episodes.noise[now])
-    public, (mean, _) = estimate(policy, public, weight, released)
+    published = None if sensors.public is None else sensors.public[now]
+    public, (mean, _) = estimate(policy, public, weight, released, published=published)
     error = (mean - episodes.state[now]) / policy.constants.state_std[None]
     left = public.budget_left / usable_budget(policy)
     return public, Outcome(observe(policy, public), -jnp.mean(error**2, axis=-1), weight, left)
@@ -238,13 +240,10 @@ def _check_design(design: Design, recording: Trajectories) -> int:
     if not structure.is_private or structure.accounting != "total" or structure.spending == "constant":
         raise ValueError(
             "design must have a guarantee with total accounting and spending that is not constant: with individual "
-            "accounts an action has no budget to be a share of, and a constant design reads no clock"
+            "accounts an action has no budget to be a share of, and E of a constant design knows even spending alone"
         )
     assert structure.horizon is not None  # total accounting has an end
-    given = recording.state.shape[-1], recording.measurements.shape[-1]
-    if given != (structure.num_states, structure.num_channels):
-        expected = structure.num_states, structure.num_channels
-        raise ValueError(f"recording must have the (states, channels) of the design, {expected}, got {given}")
+    check_recording(structure, recording, "recording")
     if recording.num_steps < structure.horizon:
         raise ValueError(
             f"recording must have runs of at least the design's {structure.horizon} steps, got {recording.num_steps}"
@@ -253,9 +252,10 @@ def _check_design(design: Design, recording: Trajectories) -> int:
 
 
 def _observation_space(structure: Structure) -> gymnasium.spaces.Box:
-    """Bounds of what `observe` gives: release, reliability, estimate with its deviation, step and budget left."""
+    """Bounds of what `observe` gives: release, reliability, estimate and its deviation, skipped, inputs, clock."""
     any_number, positive, share = (-np.inf, np.inf), (0.0, np.inf), (0.0, 1.0)
     each = [any_number] * structure.dimension + [share]
-    each += [any_number] * structure.num_states + [positive] * structure.num_states + [share] * 2
+    each += [any_number] * structure.num_states + [positive] * structure.num_states + [share]
+    each += [(-1.0, 1.0)] * structure.num_public + [share] * structure.num_public + [share] * 2
     low, high = np.array(each, np.float32).T
     return gymnasium.spaces.Box(low, high, dtype=np.float32)

@@ -18,6 +18,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from dpfuse._arrays import Floats32
+from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.policy import Constants, Networks, Policy
 from dpfuse.policy.rollout import PackedWindows, draw_noise, rollout
 from dpfuse.policy.structure import Structure
@@ -25,8 +27,15 @@ from dpfuse.training.early_stopping import Best, Fitted, Watch
 from dpfuse.training.sampler import Sampler
 from dpfuse.training.settings import Optimisation
 
+# Shares of the updates: of those that all starts of a design make, and of those that the best of them and the cautious
+# one make, which is slower at first.
+_TRIAL, _SECOND_TRIAL = 0.2, 0.6
+# Share of the learning rate at which the last start of several is trained.
+_CAUTIOUS = 0.25
+_FEW_DESIGNS = 16
 _WARM_UP = 0.05
 _GRADIENT_NORM = 1.0
+_LIKELIHOOD = 0.1
 # Through hundreds of steps a gradient overflows now and then, and its update is left out. After so many in a row optax
 # applies the next one, so the weights become NaN and validation reports that training has diverged.
 _MOST_OVERFLOWS = 10
@@ -52,10 +61,15 @@ def loss(
     noise: Float[Array, "K windows d"],
     exploration: Float[Array, "K windows"] | None = None,
 ) -> Float[Array, ""]:
-    """The mean squared error plus, for the estimated standard deviation, its negative log-likelihood given the mean."""
+    """The mean squared error plus, for the estimated standard deviation, its negative log-likelihood given the mean.
+
+    The optimiser follows signs and relative sizes of gradients, so the weight of the likelihood hardly changes how fast
+    the standard deviation is learned. A small one keeps its gradients, which have heavy tails, out of the norm by which
+    all gradients are clipped.
+    """
     squared, std = standard_errors(policy, windows, noise, exploration)
     likelihood = jnp.log(std) + 0.5 * jax.lax.stop_gradient(squared) / std**2
-    return jnp.mean(squared) + jnp.mean(likelihood)
+    return jnp.mean(squared) + _LIKELIHOOD * jnp.mean(likelihood)
 
 
 def explored_loss(policy: Policy, windows: PackedWindows, randomness: tuple[Array, Array]) -> Float[Array, ""]:
@@ -67,13 +81,15 @@ class Job(NamedTuple):
     """Designs to train side by side, and all that training needs.
 
     Attributes:
-        networks, constants: with a leading axis for the designs.
+        networks, constants: with a leading axis for the designs; where a design has several starts, for its starts,
+            one after the other.
         structure: of all designs.
         sampler: draws training windows.
         validation: windows on which the best weights are chosen.
         optimisation: settings.
-        keys: one for the noise of each design.
+        keys: one for the noise of each design or start.
         watch: is called at every validation.
+        num_starts: of each design.
     """
 
     networks: Networks
@@ -84,15 +100,36 @@ class Job(NamedTuple):
     optimisation: Optimisation
     keys: PRNGKeyArray
     watch: Watch
+    num_starts: int = 1
+
+
+class _Runs(NamedTuple):
+    """What training carries on, with a leading axis for designs and starts.
+
+    Attributes:
+        average: the running average of the weights.
+        rates: by which each update is multiplied.
+    """
+
+    networks: Networks
+    train_state: Any
+    average: Networks
+    constants: Constants
+    keys: PRNGKeyArray
+    rates: Float[AnyArray, " designs"]
 
 
 def fit(job: Job) -> Fitted:
     """The best weights of every design.
 
+    All starts of a design are trained for a while. Then two go on, the cautious one and of the others the one with the
+    smallest validation error, and at last the better of these alone: some first weights end in poor local minima, and
+    some systems need a smaller learning rate, with which an error falls later.
+
     Raises:
-        TrainingDiverged: a validation error is not finite, or no update had a finite gradient.
+        TrainingDiverged: a validation error of all starts of a design is not finite, or none had a finite gradient.
     """
-    networks, constants, structure, sampler, validation, optimisation, keys, watch = job
+    networks, constants, structure, sampler, validation, optimisation, keys, watch, num_starts = job
     optimiser = make_optimiser(optimisation)
     mesh = Mesh(np.array(jax.local_devices()[: sampler.num_shards]), ("batch",))
     update = jax.jit(with_random_noise(make_update(optimiser, structure, mesh, explored_loss), structure))
@@ -100,18 +137,51 @@ def fit(job: Job) -> Fitted:
     train_state = jax.jit(jax.vmap(optimiser.init))(networks)
     # Placed where the update returns them; otherwise its second call would compile it again.
     everywhere = NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]  # JAX's own
-    networks, constants, train_state, keys = jax.device_put((networks, constants, train_state, keys), everywhere)
-    average, mix = networks, make_average(optimisation)
-    best = Best(lambda weights: validate(weights, constants), optimisation, watch)
+    rates = np.tile(learning_rates(num_starts), len(keys) // num_starts)
+    runs = jax.device_put(_Runs(networks, train_state, networks, constants, keys, rates), everywhere)
+    mix = make_average(optimisation)
+    best, num_left, starts = Best(optimisation, watch), num_starts, None
     for number in range(1, optimisation.num_updates + 1):
-        step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(keys)
-        spread = np.full(len(keys), exploration_at(optimisation, structure, number), np.float32)
-        networks, train_state, _ = update(networks, train_state, constants, sampler.draw(), (step_keys, spread))
-        average = mix(average, networks, number)
-        is_due = number % optimisation.validate_every == 0 or number == optimisation.num_updates
-        if is_due and best.validate(number, average, is_sound=bool((train_state.total_notfinite < number).all())):
+        step_keys = jax.vmap(partial(jax.random.fold_in, data=number))(runs.keys)
+        spread = np.full(len(runs.keys), exploration_at(optimisation, structure, number), np.float32)
+        updated, train_state, _ = update(*runs[:2], runs.constants, sampler.draw(), (step_keys, spread))
+        networks = updated if num_starts == 1 else _shorten(runs.networks, updated, runs.rates)
+        runs = runs._replace(networks=networks, train_state=train_state, average=mix(runs.average, networks, number))
+        if not (number % optimisation.validate_every == 0 or number == optimisation.num_updates):
+            continue
+        errors, is_sound = validate(runs.average, runs.constants), np.asarray(train_state.total_notfinite) < number
+        if best.validate(number, runs.average, errors, is_sound=is_sound, num_starts=num_left):
             break
-    return best.fitted()
+        starts = best.errors_of_starts(num_left) if num_left == num_starts > 1 else starts
+        num_kept = starts_after(number / optimisation.num_updates, num_starts)
+        if num_kept < num_left:
+            chosen, num_left = best.best_starts(num_left, with_last=num_kept > 1), num_kept
+            runs = jax.device_put(jax.tree.map(lambda leaf, chosen=chosen: leaf[chosen], runs), everywhere)
+            best = best.keep(chosen)
+    return best.keep(best.best_starts(num_left)).fitted()._replace(starts=starts)
+
+
+def starts_after(share: float, num_starts: int) -> int:
+    """How many starts of a design go on after that share of the updates."""
+    return num_starts if share < _TRIAL else min(num_starts, 2) if share < _SECOND_TRIAL else 1
+
+
+def learning_rates(num_starts: int) -> Floats32:
+    """The learning rate of each start, as a share of the setting."""
+    rates = np.ones(num_starts, np.float32)
+    if num_starts > 1:
+        rates[-1] = _CAUTIOUS
+    return rates
+
+
+@jax.jit
+def _shorten(before: Networks, after: Networks, rates: Float[Array, " designs"]) -> Networks:
+    """The weights after an update that is multiplied by the rate of each design."""
+
+    def each(old: Array, new: Array) -> Array:
+        return old + rates.reshape(-1, *[1] * (old.ndim - 1)) * (new - old)
+
+    return cast(Networks, jax.tree.map(each, before, after))
 
 
 def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, int], Networks]:
@@ -127,10 +197,9 @@ def make_average(optimisation: Optimisation) -> Callable[[Networks, Networks, in
 
 
 def make_optimiser(optimisation: Optimisation) -> optax.GradientTransformation:
-    warm_up = int(_WARM_UP * optimisation.num_updates)
-    schedule = optax.warmup_cosine_decay_schedule(
-        0.0, optimisation.learning_rate, warm_up, optimisation.num_updates, 0.01 * optimisation.learning_rate
-    )
+    warm_up, largest = int(_WARM_UP * optimisation.num_updates), optimisation.learning_rate
+    assert largest is not None  # `Optimisation.for_window` has set it
+    schedule = optax.warmup_cosine_decay_schedule(0.0, largest, warm_up, optimisation.num_updates, 0.01 * largest)
     clipped = optax.chain(optax.clip_by_global_norm(_GRADIENT_NORM), optax.nadam(schedule))
     return optax.apply_if_finite(clipped, _MOST_OVERFLOWS)
 
@@ -177,14 +246,7 @@ def make_update(
 
 def with_random_noise(update: Update, structure: Structure) -> Update:
     """The update, given a key and a spread for each design; it draws noise and exploration itself."""
-
-    def draw(key: PRNGKeyArray, spread: Array, windows: PackedWindows) -> tuple[Array, Array]:
-        def on_device(windows: PackedWindows, key: PRNGKeyArray) -> tuple[Array, Array]:
-            noise_key, exploration_key = jax.random.split(key)
-            exploration = spread * jax.random.normal(exploration_key, windows.state.shape[:2])
-            return draw_noise(structure, windows, noise_key), exploration
-
-        return jax.vmap(on_device)(windows, jax.random.split(key, windows.state.shape[0]))
+    draw = partial(draw_randomness, structure)
 
     def with_keys(
         networks: Networks,
@@ -197,6 +259,21 @@ def with_random_noise(update: Update, structure: Structure) -> Update:
         return update(networks, train_state, constants, windows, randomness)
 
     return with_keys
+
+
+def draw_randomness(
+    structure: Structure, key: PRNGKeyArray, spread: Array, windows: PackedWindows
+) -> tuple[Array, Array]:
+    """Noise and exploration of a batch, drawn for all of it: the same for any number of shards, which come first."""
+    num_shards, steps, size, _ = windows.state.shape
+    whole = windows._replace(state=jnp.moveaxis(jnp.asarray(windows.state), 0, 1).reshape(steps, num_shards * size, -1))
+
+    def by_shard(drawn: Array) -> Array:
+        return jnp.moveaxis(drawn.reshape(steps, num_shards, size, *drawn.shape[2:]), 1, 0)
+
+    noise_key, exploration_key = jax.random.split(key)
+    exploration = spread * jax.random.normal(exploration_key, whole.state.shape[:2])
+    return by_shard(draw_noise(structure, whole, noise_key)), by_shard(exploration)
 
 
 def exploration_at(optimisation: Optimisation, structure: Structure, number: int) -> float:
@@ -221,12 +298,29 @@ def make_validate(
 
     @jax.jit
     def validate(networks: Networks, constants: Constants, windows: PackedWindows) -> Array:
-        num_designs = len(constants.squared_radius)
-        errors: Array = over_designs(mean_error, (0, 0, None), num_designs)(networks, constants, windows)
+        errors: Array = few_at_once(mean_error, networks, constants, windows)
         return errors
 
     # The windows are an argument: as constants, XLA would spend seconds on folding them.
     return lambda networks, constants: validate(networks, constants, windows)
+
+
+def few_at_once(
+    function: Callable[[Networks, Constants, PackedWindows], Array],
+    networks: Networks,
+    constants: Constants,
+    windows: PackedWindows,
+) -> Array:
+    """The function of every design, a few at a time: validation has more windows than a batch, and memory is short."""
+    num_designs = len(constants.squared_radius)
+    if num_designs <= _FEW_DESIGNS:
+        result: Array = over_designs(function, (0, 0, None), num_designs)(networks, constants, windows)
+        return result
+
+    def of_design(design: tuple[Networks, Constants]) -> Array:
+        return function(design[0], design[1], windows)
+
+    return cast(Array, jax.lax.map(of_design, (networks, constants), batch_size=_FEW_DESIGNS))
 
 
 def over_designs(function: Callable[..., Any], in_axes: tuple[int | None, ...], num_designs: int) -> Callable[..., Any]:

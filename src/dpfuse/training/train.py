@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import logging
+import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack, cast
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import PRNGKeyArray
 
 from dpfuse import _check
-from dpfuse._arrays import Floats32
+from dpfuse._arrays import Floats, Floats32
+from dpfuse.errors import TrainingWarning
+from dpfuse.guarantee import Guarantee
+from dpfuse.policy.card import describe_recording
 from dpfuse.policy.design import Design
-from dpfuse.policy.parts import part_name
-from dpfuse.policy.policy import Constants, Policy, make_networks
+from dpfuse.policy.parts import Part, part_name
+from dpfuse.policy.policy import Constants, Networks, Policy, make_networks
+from dpfuse.policy.recordings import check_recording
+from dpfuse.policy.rollout import PackedWindows
 from dpfuse.policy.spending import SpendingRule
 from dpfuse.policy.structure import Structure
 from dpfuse.privacy.loss import FeatureSet
 from dpfuse.training import alternating, pathwise
+from dpfuse.training.calibration import band_scales, calibration_windows
 from dpfuse.training.early_stopping import Fitted
 from dpfuse.training.progress import ProgressBar
 from dpfuse.training.sampler import Sampler, spaced_windows
+from dpfuse.training.scaling import find_filter_inputs, find_public_range, find_scales, suggest_attributes
 from dpfuse.training.settings import PPO, Architecture, Optimisation
-from dpfuse.types import Guarantee, Trajectories
+from dpfuse.trajectories import Trajectories
 
-_STATIONARY_WINDOW = 300
+_log = logging.getLogger(__name__)
+_STATIONARY_WINDOW = 600
+# How many times longer the validation windows of a stationary design are: an E that drifts does so after the window.
+_LONGER = 4
+# A validation error above this share of the prior's is a failure.
+_FAILED = 0.9
+_Tree = TypeVar("_Tree", Networks, Constants)
 _ARCHITECTURE = Architecture()
 _OPTIMISATION = Optimisation()
 _PPO = PPO()
@@ -38,6 +56,7 @@ class TrainingOptions(TypedDict, total=False):
     method: Literal["pathwise", "ppo"]
     horizon: int | None
     stationary: bool
+    epoch_s: float | None
     architecture: Architecture
     optimisation: Optimisation
     ppo: PPO
@@ -55,7 +74,9 @@ def train(
     """A fusion policy and estimator for the guarantee, with the smallest squared error that training finds.
 
     Args:
-        training, validation: recordings that share no step, see `Trajectories.split`.
+        training, validation: recordings that share no step, see `Trajectories.split`. If reports of the training part
+            lack channels, f reads which ones; otherwise a report that lacks a channel counts as absent. If it has
+            attributes, f reads those of its sensor. If it has public inputs, g, E and a guided f read them.
         guarantee: what every sensor is guaranteed; None for the non-private floor.
         seed: of first weights and noise; equal seeds give equal designs on equal machines. The windows that are drawn
             are the same for all seeds.
@@ -66,7 +87,10 @@ def train(
         method: `pathwise`, by gradients through the whole loop, or `ppo`, by the paper's Algorithm 2. By default
             `pathwise`.
         horizon: number of releases, the K of the paper. By default the length of the runs.
-        stationary: no end and no clock; needs individual accounting. By default False.
+        stationary: no end and no clock; needs individual accounting, or a guarantee with a period. A guarantee with a
+            period needs it. By default False.
+        epoch_s: of the bank that will lend to the centre: a sensor's first contribution then waits for one to two
+            epochs. Needs individual accounting. By default None: the centre has accounts of its own.
         architecture: an `Architecture`: what the mechanism looks like.
         optimisation: an `Optimisation`: how its weights are found.
         ppo: a `PPO`: how Algorithm 2 finds g.
@@ -81,50 +105,122 @@ def train_many(
     guarantees: Sequence[Guarantee | None],
     *,
     seeds: Sequence[int] = (0,),
+    **options: Unpack[TrainingOptions],
+) -> list[Design]:
+    """A design for each guarantee and, within it, each seed, all trained at once; arguments as in `train`.
+
+    The guarantees may differ in order and budget, not in adjacency, accounting or period.
+    """
+    pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
+    return train_pairs(training, validation, pairs, **options)
+
+
+def train_pairs(
+    training: Trajectories,
+    validation: Trajectories,
+    pairs: Sequence[tuple[Guarantee | None, int]],
+    *,
     spending: str | type[SpendingRule] = "adaptive",
     method: Literal["pathwise", "ppo"] = "pathwise",
     horizon: int | None = None,
     stationary: bool = False,
+    epoch_s: float | None = None,
     architecture: Architecture = _ARCHITECTURE,
     optimisation: Optimisation = _OPTIMISATION,
     ppo: PPO = _PPO,
     progress: bool = False,
 ) -> list[Design]:
-    """A design for each guarantee and, within it, each seed, all trained at once; arguments as in `train`.
-
-    The guarantees may differ in order and budget, not in adjacency or accounting.
-    """
+    """A design for each pair of a guarantee and a seed, as `train_many`, which takes all pairs."""
+    guarantees = [guarantee for guarantee, _ in pairs]
     _check.is_one_of("method", method, ("pathwise", "ppo"))
     if method == "ppo" and (spending == "constant" or stationary or None in guarantees):
         raise ValueError("method='ppo' must have a budget, a horizon and spending that is not constant")
-    if not guarantees or not seeds:
+    if epoch_s is not None:
+        _check.is_positive("epoch_s", epoch_s)
+        if any(guarantee is None or guarantee.accounting == "total" for guarantee in guarantees):
+            raise ValueError("epoch_s must come with individual accounting: a bank lends to each sensor")
+    if not stationary and any(guarantee is not None and guarantee.period is not None for guarantee in guarantees):
+        raise ValueError("a guarantee with a period must come with stationary=True: its budget is renewed without end")
+    if not pairs:
         raise ValueError("guarantees and seeds must each have at least one entry")
     if _widths(training) != _widths(validation):
-        raise ValueError("training and validation must have the same channels and states")
+        raise ValueError("training and validation must have the same channels, states, attributes and public inputs")
     num_steps = None if stationary else _horizon(training, validation, horizon)
     recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, spending, method)
-    structure = _make_structure(training, guarantees, spending, num_steps, architecture, part_name(recurrent_filter))
+    kind = part_name(recurrent_filter)
+    structure = _make_structure(training, guarantees, spending, num_steps, architecture, kind)
+    reads_step = structure.spending == "constant" and num_steps is not None and optimisation.window in (None, num_steps)
+    structure = replace(structure, reads_step=reads_step)
+    check_recording(structure, validation, "validation")
     window = _window(structure, optimisation, min(training.num_steps, validation.num_steps))
-    pairs = [(guarantee, seed) for guarantee in guarantees for seed in seeds]
-    keys = jnp.stack([jax.random.key(seed) for _, seed in pairs])
+    is_live = stationary and None not in guarantees
+    optimisation, faults = optimisation.for_window(window, is_live=is_live), optimisation.faults_for(is_live=is_live)
+    if method == "ppo" and optimisation.num_starts not in (None, 1):
+        raise ValueError(f"num_starts must be 1 with method='ppo', got {optimisation.num_starts}; train several seeds")
+    num_starts = 1 if method == "ppo" else optimisation.starts
+    keys = jnp.stack([_start_key(seed, start) for _, seed in pairs for start in range(num_starts)])
     init_keys, noise_keys = jnp.split(jax.vmap(jax.random.split)(keys), 2, axis=1)
     own = [part for part in (recurrent_filter, spending, architecture.estimator) if not isinstance(part, str)]
-    networks = jax.jit(jax.vmap(partial(make_networks, structure, parts=own)))(init_keys[:, 0])
-    scaling = _scaling(training, architecture)
-    constants = [Constants(*map(jnp.asarray, [_squared_radius(guarantee), *scaling])) for guarantee, _ in pairs]
+    scaling = find_scales(training, architecture)
+    inputs = find_filter_inputs(structure, training, *scaling[:2])
+    of_public = find_public_range(training)
+    suggest_attributes(training)
+    first_weights = partial(_first_weights, structure, parts=own, spread=inputs.spread)
+    # One by one: compiled for all starts at once, this would take ten seconds for any structure.
+    networks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[first_weights(key) for key in init_keys[:, 0]])
+    unscaled = np.ones_like(scaling[-1])
+    constants = [
+        replace(
+            Constants(*map(jnp.asarray, [_squared_radius(each), *scaling, unscaled])), **inputs.constants, **of_public
+        )
+        for each, _ in pairs
+    ]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *constants)
-    num_devices = jax.local_device_count()
-    sampler = Sampler(training, window, optimisation.batch_size, num_devices=num_devices, partly_spent=stationary)
-    looks = spaced_windows(validation, window, optimisation.validation_windows, partly_spent=stationary)
+    of_starts = jax.tree.map(lambda leaf: np.repeat(leaf, num_starts, axis=0), stacked)
+    epoch_steps = None if epoch_s is None else epoch_s / training.interval_s
+    period_s = None if guarantees[0] is None else guarantees[0].period_s
+    sampler = Sampler(
+        training,
+        window,
+        optimisation.batch_size,
+        num_devices=jax.local_device_count(),
+        partly_spent=stationary,
+        faults=faults,
+        epoch_steps=epoch_steps,
+        period_s=period_s,
+    )
+    cut_evenly = partial(
+        _validation_windows,
+        window=window,
+        count=optimisation.validation_windows,
+        partly_spent=stationary,
+        epoch_steps=epoch_steps,
+        period_s=period_s,
+    )
+    looks = cut_evenly(validation)
     variance = np.square(scaling[-1])
     with ProgressBar(structure.spending, optimisation.num_updates, variance, shown=progress) as bar:
-        job = pathwise.Job(networks, stacked, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update)
+        given = networks, of_starts, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update
+        job = pathwise.Job(*given, num_starts=num_starts)
         fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
-    used = {"method": method, "optimisation": optimisation.to_dict(), "window": window}
+    used: dict[str, Any] = {
+        "data": {"training": describe_recording(training), "validation": describe_recording(validation)}
+    }
+    used |= {"method": method, "optimisation": optimisation.to_dict(), "window": window}
     used |= {"ppo": ppo.to_dict()} if method == "ppo" else {}
+    used |= {"epoch_s": epoch_s} if epoch_s is not None else {}
+    if training.labels is not None:
+        used["labels"] = {"state": list(training.labels.state), "channels": list(training.labels.values)}
+    prior = np.square((looks.state - scaling[2]) / scaling[3]).mean((0, 1))
+    used["prior_mse"] = float(np.mean(prior * variance))
+    _warn_of_failures(pairs, fitted.best.mean(1) / prior.mean())
+    for i, (guarantee, seed) in enumerate(pairs):
+        _log_errors(guarantee, seed, _validation_record(fitted, i, variance), used["prior_mse"])
+    seen = calibration_windows(training, validation, cut_evenly, faults)
+    scaled = eqx.tree_at(lambda c: c.std_scale, stacked, band_scales(structure, fitted.networks, stacked, *seen))
     return [
         Design(
-            Policy(jax.tree.map(lambda leaf, i=i: leaf[i], fitted.networks), constants[i], structure),
+            Policy(_at(fitted.networks, i), _at(scaled, i), structure),
             guarantee,
             training.interval_s,
             used | {"seed": seed} | _validation_record(fitted, i, variance),
@@ -133,9 +229,67 @@ def train_many(
     ]
 
 
+def _warn_of_failures(pairs: Sequence[tuple[Guarantee | None, int]], shares: Floats) -> None:
+    """Warn of designs whose validation error, as a share of the prior's, is hardly below 1."""
+    for (guarantee, seed), share in zip(pairs, shares, strict=True):
+        if share > _FAILED:
+            kind = "floor with" if guarantee is None else f"design with budget {guarantee.budget:g} and"
+            larger = "" if guarantee is None else ", or a larger budget"
+            warnings.warn(
+                f"the {kind} seed {seed} hardly estimates better than the prior: its validation error is "
+                f"{share:.0%} of the prior's; try another seed, or more updates or data{larger}",
+                TrainingWarning,
+                stacklevel=4,
+            )
+
+
+def _log_errors(guarantee: Guarantee | None, seed: int, record: dict[str, Any], prior: float) -> None:
+    _log.info(
+        "%s, seed %d: validation error %.4g, without releases (prior) %.4g%s",
+        "floor" if guarantee is None else f"budget {guarantee.budget:g}",
+        seed,
+        record["validation_mse"],
+        prior,
+        "".join(
+            f"; start {n} after a fifth of the updates {e:.4g}" for n, e in enumerate(record.get("starts_mse", []))
+        ),
+    )
+
+
+def _at(stacked: _Tree, number: int) -> _Tree:
+    """What belongs to one design, of arrays that lead with the designs."""
+    return cast(_Tree, jax.tree.map(lambda leaf: jnp.asarray(leaf[number]), stacked))
+
+
+def _validation_windows(
+    recording: Trajectories, *, window: int, count: int, partly_spent: bool, **others: float | None
+) -> PackedWindows:
+    """Windows that are as long as those of training, or for a stationary design longer and fewer."""
+    longer = _LONGER if partly_spent else 1
+    length = min(longer * window, recording.num_steps)
+    return spaced_windows(recording, length, -(-count // longer), partly_spent=partly_spent, **others)
+
+
+def _start_key(seed: int, start: int) -> PRNGKeyArray:
+    key = jax.random.key(seed)
+    return key if start == 0 else jax.random.fold_in(key, start)
+
+
+def _first_weights(
+    structure: Structure, key: PRNGKeyArray, *, parts: Sequence[Part], spread: tuple[Floats32, Floats32]
+) -> Networks:
+    """Fresh weights, those of f made for inputs of this mean and standard deviation."""
+    networks = make_networks(structure, key, parts)
+    scaled = networks.recurrent_filter.with_inputs_scaled(*spread)
+    return Networks(scaled, networks.spending, networks.estimator)
+
+
 def _validation_record(fitted: Fitted, number: int, variance: Floats32) -> dict[str, Any]:
     """The validation errors of one design, in the state's own units."""
-    return {
+    spread = {}
+    if fitted.starts is not None:
+        spread["starts_mse"] = (fitted.starts[number] * variance).mean(1).tolist()
+    return spread | {
         "validation_mse": float(np.mean(fitted.best[number] * variance)),
         "validation_history": (fitted.history[:, number] * variance).mean(1).tolist(),
     }
@@ -147,8 +301,10 @@ def usual_filter(guarantees: Sequence[Guarantee | None], spending: str | type[Sp
     return "guided" if None in guarantees or (is_adaptive and method == "pathwise") else "gru"
 
 
-def _widths(data: Trajectories) -> tuple[int, int]:
-    return data.state.shape[-1], data.measurements.shape[-1]
+def _widths(data: Trajectories) -> tuple[int, int, int, int]:
+    num_attributes = 0 if data.attributes is None else data.attributes.num_attributes
+    num_public = 0 if data.public is None else data.public.shape[-1]
+    return data.state.shape[-1], data.measurements.shape[-1], num_attributes, num_public
 
 
 def _horizon(training: Trajectories, validation: Trajectories, horizon: int | None) -> int:
@@ -157,7 +313,8 @@ def _horizon(training: Trajectories, validation: Trajectories, horizon: int | No
     if training.num_steps != validation.num_steps:
         raise ValueError(
             f"horizon must be given where training and validation runs differ in length, got "
-            f"{training.num_steps} and {validation.num_steps} steps"
+            f"{training.num_steps} and {validation.num_steps} steps; give the number of releases of one budget, "
+            f"here at most {min(training.num_steps, validation.num_steps)}, or split by whole runs"
         )
     return training.num_steps
 
@@ -181,11 +338,11 @@ def _make_structure(
     recurrent_filter: str,
 ) -> Structure:
     first = guarantees[0]
-    kinds = {(g.adjacency, g.accounting) if g else None for g in guarantees}
+    kinds = {(g.adjacency, g.accounting, g.period) if g else None for g in guarantees}
     if len(kinds) > 1:
-        raise ValueError(f"guarantees trained at once must share adjacency and accounting, got {kinds}")
+        raise ValueError(f"guarantees trained at once must share adjacency, accounting and period, got {kinds}")
     num_channels = training.measurements.shape[-1]
-    usual: tuple[FeatureSet, int] = ("ball", 2) if first is None or first.adjacency == "remove-one" else ("box", 1)
+    usual = _usual_features(first, training.state.shape[-1])
     if recurrent_filter == "affine":
         usual = "box", num_channels
     features, dimension = (
@@ -194,6 +351,9 @@ def _make_structure(
     )
     num_present = max(1.0, float(training.present.sum(-1).mean()))
     stays = training.present.sum() / max(1, training.begins_stay.sum())
+    if first is not None and first.period_s is not None:
+        in_period = max(1.0, first.period_s / training.interval_s)
+        stays = in_period if first.accounting == "total" else min(stays, in_period)
     return Structure.for_guarantee(
         first,
         num_states=training.state.shape[-1],
@@ -209,28 +369,18 @@ def _make_structure(
         filter_size=architecture.filter_size,
         fusion_size=architecture.fusion_size,
         estimator_size=architecture.estimator_size,
+        partial_reports=training.num_partial > 0,
+        num_attributes=_widths(training)[2],
+        num_public=_widths(training)[3],
     )
+
+
+def _usual_features(guarantee: Guarantee | None, num_states: int) -> tuple[FeatureSet, int]:
+    """The feature set whose charge factor is the smallest for what it can say, and d, at least the number of states."""
+    if guarantee is None or guarantee.adjacency == "remove-one":
+        return "ball", max(2, num_states)
+    return ("box", num_states) if guarantee.accounting == "total" else ("orthant", max(2, num_states))
 
 
 def _squared_radius(guarantee: Guarantee | None) -> Floats32:
     return np.asarray(float(guarantee.squared_radius) if guarantee else np.inf, np.float32)
-
-
-def _scaling(training: Trajectories, architecture: Architecture) -> list[Floats32]:
-    """Measurement range and state mean and deviation, as in `Constants`."""
-    num_channels = training.measurements.shape[-1]
-    seen = training.measurements[training.present]
-    if not len(seen):
-        raise ValueError("training must have at least one present sensor")
-    low, high = architecture.measurement_range or (seen.min(0), seen.max(0))
-    low, high = (np.broadcast_to(np.asarray(bound, np.float32), num_channels) for bound in (low, high))
-    with np.errstate(over="ignore"):
-        if not (np.isfinite(high - low) & (low <= high)).all():
-            raise ValueError(
-                "measurement_range must be finite with low at most high in every channel; without one, training must "
-                "hold no extreme values"
-            )
-    high = np.where(high > low, high, low + 1)
-    std = training.state.std(axis=(0, 1))
-    values = low, high, training.state.mean(axis=(0, 1)), np.where(std > 0, std, 1.0)
-    return [np.asarray(value, np.float32) for value in values]

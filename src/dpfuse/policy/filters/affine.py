@@ -12,8 +12,9 @@ from dpfuse.policy.structure import Structure
 
 
 class AffineFilter(RecurrentFilter):
-    """f fixed: the measurement, mapped from its range to [0, 1]."""
+    """f fixed: the measurement, mapped from its range to [0, 1]; a missing channel counts as the training mean."""
 
+    num_channels: int = eqx.field(static=True)
     hidden_size: int = eqx.field(static=True)
 
     def __init__(self, structure: Structure, *, key: PRNGKeyArray) -> None:
@@ -22,7 +23,7 @@ class AffineFilter(RecurrentFilter):
                 f"recurrent_filter='affine' must have features='box' and dimension={structure.num_channels} (one for "
                 f"each measurement channel), got {structure.features!r} and {structure.dimension}"
             )
-        self.hidden_size = 0
+        self.num_channels, self.hidden_size = structure.num_channels, 0
 
     def step(
         self, hidden: AnyArray, inputs: AnyArray, present: AnyArray, arrived: AnyArray
@@ -30,4 +31,4 @@ class AffineFilter(RecurrentFilter):
         return jnp.asarray(hidden), self.over_time(inputs, present, arrived)
 
     def over_time(self, inputs: AnyArray, present: AnyArray, arrived: AnyArray) -> Float[Array, "*rows d"]:
-        return jnp.where(present[..., None], (inputs + 1) / 2, 0.0)
+        return jnp.where(present[..., None], (inputs[..., : self.num_channels] + 1) / 2, 0.0)

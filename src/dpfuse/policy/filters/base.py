@@ -46,11 +46,19 @@ class RecurrentFilter(eqx.Module):
     def __init__(self, structure: Structure, *, key: PRNGKeyArray) -> None:
         """Fresh weights; a ValueError if the filter does not go with the structure."""
 
+    def with_inputs_scaled(self, mean: Float[AnyArray, " inputs"], std: Float[AnyArray, " inputs"]) -> RecurrentFilter:
+        """The filter with first weights that suit inputs of this mean and standard deviation; by default unchanged.
+
+        Training calls it once, before the first update. Inputs that fill little of their range would otherwise start
+        with features that hardly vary.
+        """
+        return self
+
     @abstractmethod
     def step(
         self,
         hidden: Float[AnyArray, "rows h"],
-        inputs: Float[AnyArray, "rows n_y"],
+        inputs: Float[AnyArray, "rows inputs"],
         present: Bool[AnyArray, " rows"],
         arrived: Bool[AnyArray, " rows"],
     ) -> tuple[Float[Array, "rows h"], Float[Array, "rows n"]]:
@@ -58,14 +66,16 @@ class RecurrentFilter(eqx.Module):
 
         Args:
             hidden: memory of each row.
-            inputs: measurements in [-1, 1]; any value in that range where a row is not present.
+            inputs: `structure.num_filter_inputs` numbers in [-1, 1]: the channels; with partial reports, for each
+                channel 1 if it is missing and otherwise 0; the sensor's attributes. Any values in that range where a
+                row is not present.
             present: whether the row has a report.
             arrived: whether the row's sensor is a new one.
         """
 
     def over_time(
         self,
-        inputs: Float[Array, "K rows n_y"],
+        inputs: Float[Array, "K rows inputs"],
         present: Bool[Array, "K rows"],
         arrived: Bool[AnyArray, "K rows"],
     ) -> Float[Array, "K rows n"]:

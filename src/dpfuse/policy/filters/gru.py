@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,8 @@ from dpfuse.policy.gru import GRU, bias_of, over_time
 from dpfuse.policy.structure import AnyFeatures, Structure
 
 _HEAD_GAIN = 3.0
+# Standard deviation of the scaled inputs. With less, memories of different inputs start too much alike.
+INPUT_GAIN = 3.0
 
 
 class GRUFilter(RecurrentFilter):
@@ -27,6 +31,10 @@ class GRUFilter(RecurrentFilter):
     def __init__(self, structure: Structure, *, key: PRNGKeyArray) -> None:
         self.gru, self.head = make_gru_and_head(structure, key)
         self.features, self.hidden_size = structure.features, structure.filter_size
+
+    def with_inputs_scaled(self, mean: AnyArray, std: AnyArray) -> GRUFilter:
+        gru = self.gru.with_inputs_scaled(mean, std / INPUT_GAIN)
+        return cast(GRUFilter, eqx.tree_at(lambda f: f.gru, self, gru))
 
     def step(
         self, hidden: AnyArray, inputs: AnyArray, present: AnyArray, arrived: AnyArray
@@ -48,7 +56,7 @@ class GRUFilter(RecurrentFilter):
 def make_gru_and_head(structure: Structure, key: PRNGKeyArray) -> tuple[GRU, eqx.nn.Linear]:
     """A GRU for measurements, and the linear layer from its memory to the features."""
     gru_key, head_key = jax.random.split(key)
-    gru = GRU(structure.num_channels, structure.filter_size, key=gru_key)
+    gru = GRU(structure.num_filter_inputs, structure.filter_size, key=gru_key)
     head = eqx.nn.Linear(structure.filter_size, structure.dimension, key=head_key)
     # Features that start near 0 are lost in the noise, and training takes long to enlarge them.
     return gru, eqx.tree_at(lambda h: h.weight, head, _HEAD_GAIN * head.weight)

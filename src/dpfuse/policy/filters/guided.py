@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from dpfuse.policy.array_tree import AnyArray
 from dpfuse.policy.filters.base import RecurrentFilter
-from dpfuse.policy.filters.gru import make_gru_and_head
+from dpfuse.policy.filters.gru import INPUT_GAIN, make_gru_and_head
 from dpfuse.policy.filters.sets import features_of_present
 from dpfuse.policy.gru import GRU, bias_of, over_time
 from dpfuse.policy.structure import AnyFeatures, Structure
@@ -36,6 +36,10 @@ class GuidedFilter(RecurrentFilter):
         # No guidance at first: the memory of an untrained E means nothing.
         self.guide = jnp.zeros((structure.estimator_size, structure.dimension, structure.filter_size + 1))
         self.features, self.hidden_size = structure.features, structure.filter_size
+
+    def with_inputs_scaled(self, mean: AnyArray, std: AnyArray) -> GuidedFilter:
+        gru = self.gru.with_inputs_scaled(mean, std / INPUT_GAIN)
+        return cast(GuidedFilter, eqx.tree_at(lambda f: f.gru, self, gru))
 
     def step(
         self, hidden: AnyArray, inputs: AnyArray, present: AnyArray, arrived: AnyArray

@@ -13,7 +13,7 @@ from dpfuse._arrays import Floats32, Integers
 from dpfuse._slots import assign_slots
 from dpfuse.systems.freeway.car_following import STEP_S, Traffic, drive
 from dpfuse.systems.freeway.parameters import Freeway
-from dpfuse.types import NOBODY, Trajectories
+from dpfuse.trajectories import NOBODY, Trajectories
 
 _LEG_S = 2700.0
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dpfuse._arrays import Floats
-from dpfuse.baselines.estimator import LinearEstimator, LinearModel, Moments
-from dpfuse.baselines.features import Features
-from dpfuse.baselines.sensitivity import squared_sensitivity
+from dpfuse.guarantee import Guarantee
 from dpfuse.privacy.loss import renyi_loss
-from dpfuse.types import Guarantee
+from experiments.baselines.mechanisms.estimator import LinearEstimator, LinearModel, Moments
+from experiments.baselines.mechanisms.features import Features
+from experiments.baselines.mechanisms.sensitivity import squared_sensitivity
 
 # The map is this share of the largest one within the budget, so that rounding stays within it too.
 _SAFE = 1 - 1e-9

@@ -8,11 +8,11 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse._stats import Z95
-from dpfuse.baselines.mechanism import LinearMechanism
 from dpfuse.evaluation.report import Report, summarise
 from dpfuse.privacy.conversion import epsilons
 from dpfuse.privacy.statement import state_guarantee
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
+from experiments.baselines.mechanisms.mechanism import LinearMechanism
 
 
 def evaluate(

@@ -1,11 +1,10 @@
-"""The two things a user brings: recorded `Trajectories`, and the `Guarantee` for the sensors."""
+"""Recorded `Trajectories`: what a user brings of a system."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from fractions import Fraction
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,57 +12,17 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpfuse import _archive, _check
 from dpfuse._arrays import Booleans, Floats32, Integers
-from dpfuse._slots import assign_slots
+from dpfuse._labels import Labels
+from dpfuse._slots import pack_stays
+from dpfuse._split import usual_split
+from dpfuse.attributes import SensorAttributes
 from dpfuse.errors import FileRefused
-
-Adjacency = Literal["replace-one", "remove-one"]
-Accounting = Literal["total", "individual"]
-ADJACENCIES: tuple[Adjacency, ...] = ("replace-one", "remove-one")
-ACCOUNTINGS: tuple[Accounting, ...] = ("total", "individual")
+from dpfuse.public_inputs import hold, join_inputs
 
 NOBODY = -1
 """The sensor id of an empty slot."""
 
-_VERSION = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Guarantee:
-    """(order, budget)-Rényi differential privacy of everything released, for one sensor's whole trajectory.
-
-    Attributes:
-        order: the Rényi order alpha, above 1.
-        budget: the budget B_G at that order.
-        adjacency: how two neighbouring data sets differ. `replace-one`: in the whole trajectory of one sensor.
-            `remove-one`: one of them lacks one sensor. There is no default, as the two are different guarantees.
-        accounting: `total` charges each release for the worst possible sensor, to one budget for the stream;
-            `individual` charges each sensor for what it adds, to a budget of its own.
-    """
-
-    order: float
-    budget: float
-    adjacency: Adjacency
-    accounting: Accounting = "total"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "order", _check.is_positive("order", self.order))
-        if self.order <= 1:
-            raise ValueError(f"order must be > 1, got {self.order!r}; 2 is a usual choice")
-        remedy = "train with guarantee=None for the non-private floor"
-        object.__setattr__(self, "budget", _check.is_positive("budget", self.budget, remedy))
-        if self.budget / self.order > 2**20:
-            raise ValueError(f"budget must be at most 2^20 * order, got {self.budget!r}; it would protect nobody")
-        _check.is_one_of("adjacency", self.adjacency, ADJACENCIES)
-        _check.is_one_of("accounting", self.accounting, ACCOUNTINGS)
-
-    @property
-    def squared_radius(self) -> Fraction:
-        """2 B / alpha: the largest squared distance of two worlds over all releases, in noise standard deviations."""
-        return 2 * Fraction(self.budget) / Fraction(self.order)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON takes them."""
-        return asdict(self)
+_VERSION = 3
 
 
 class Origin(NamedTuple):
@@ -79,7 +38,8 @@ class Trajectories:
 
     Attributes:
         state: the state that the estimator should recover, shape (N, K, n_x).
-        measurements: shape (N, K, m, n_y). A sensor with a non-finite value counts as absent at that step.
+        measurements: shape (N, K, m, n_y). A channel that is not finite is missing and becomes NaN. A sensor without
+            any channel is absent at that step.
         present: which slots hold a measurement, shape (N, K, m); by default all.
         sensors: the id of the sensor in each slot, shape (N, K, m), `NOBODY` (-1) for an empty slot; by default
             slot i holds sensor i throughout. A slot is storage only. Within a run an id keeps its slot. It may be
@@ -87,6 +47,13 @@ class Trajectories:
         interval_s: seconds between steps.
         origins: where each run was cut from; by default each run is a recording of its own. Runs of one
             recording are dependent, and confidence intervals take that into account.
+        labels: names of columns, sensors and runs of the table that the recording was read from.
+        attributes: fixed public numbers of each sensor, which its f reads: a `SensorAttributes`, or a mapping from ids
+            to numbers, with an entry for every id.
+        public: what everybody may know at each step, shape (N, K, n_p), such as a detector's count; g and E read it.
+            NaN where nothing new was published: the last value then holds, and gets older.
+        public_age: the age of each public input in steps, `dpfuse.public_inputs.NEVER` before the first; by default 0
+            where `public` is finite.
     """
 
     state: Floats32
@@ -95,10 +62,14 @@ class Trajectories:
     sensors: Integers = None  # type: ignore[assignment]  # filled in below
     interval_s: float = 1.0
     origins: Sequence[Origin] = ()
+    labels: Labels | None = None
+    attributes: SensorAttributes | None = None
+    public: Floats32 | None = None
+    public_age: Integers | None = None
 
     def __post_init__(self) -> None:
-        state = _as_array("state", self.state, np.float32, "(N, K, n_x)", 3)
-        measurements = _as_array("measurements", self.measurements, np.float32, "(N, K, m, n_y)", 4)
+        state = _check.as_array("state", self.state, np.float32, "(N, K, n_x)", 3)
+        measurements = _check.as_array("measurements", self.measurements, np.float32, "(N, K, m, n_y)", 4)
         num_runs, num_steps, num_slots, _ = measurements.shape
         if state.shape[:2] != (num_runs, num_steps):
             raise ValueError(
@@ -107,16 +78,19 @@ class Trajectories:
         if not np.isfinite(state).all():
             raise ValueError("state must be finite everywhere; cut out the steps where it is unknown")
         shape = (num_runs, num_steps, num_slots)
-        present = _or_default("present", self.present, np.bool_, True, shape)
-        sensors = _or_default("sensors", self.sensors, np.int64, np.arange(num_slots), shape)
+        present = _check.or_default("present", self.present, np.bool_, True, shape)
+        sensors = _check.or_default("sensors", self.sensors, np.int64, np.arange(num_slots), shape)
         if (sensors < NOBODY).any():
             raise ValueError(f"sensors must be ids of 0 or more, or {NOBODY} for an empty slot, got {sensors.min()}")
         if (present & (sensors == NOBODY)).any():
             raise ValueError(f"present must be False where sensors is {NOBODY}, an empty slot")
-        present = present & np.isfinite(measurements).all(-1)
+        is_known = np.isfinite(measurements)
+        present = present & is_known.any(-1)
         origins = self.origins or [Origin(run, 0) for run in range(num_runs)]
         if len(origins) != num_runs:
             raise ValueError(f"origins must have one entry for each of the {num_runs} runs, got {len(origins)}")
+        if not is_known.all():
+            measurements = np.where(is_known, measurements, np.float32(np.nan))
         measurements = np.where(present[..., None], measurements, np.float32(0))
         for name, value in [
             ("state", state),
@@ -125,9 +99,18 @@ class Trajectories:
             ("sensors", sensors),
             ("interval_s", _check.is_positive("interval_s", self.interval_s)),
             ("origins", tuple(Origin(*origin) for origin in origins)),
+            ("attributes", None if self.attributes is None else SensorAttributes.of(self.attributes)),
         ]:
             object.__setattr__(self, name, value)
+        if self.public is not None and self.public_age is None:
+            public = _check.as_array("public", self.public, np.float32, "(N, K, n_p)", 3)
+            if public.shape[:2] != state.shape[:2] or not public.shape[2]:
+                raise ValueError(f"public must have shape (N, K, n_p) with the (N, K) of state, got {public.shape}")
+            for name, value in zip(("public", "public_age"), hold(public), strict=True):
+                object.__setattr__(self, name, value)
         self._check_slots()
+        if self.attributes is not None and np.isnan(self.attributes.look_up(np.unique(sensors))).any():
+            raise ValueError("attributes must have an entry for every id in sensors; a sensor without one has no f")
 
     def _check_slots(self) -> None:
         begins_stay = self.begins_stay
@@ -152,6 +135,11 @@ class Trajectories:
         return int(self.measurements.shape[2])
 
     @property
+    def num_partial(self) -> int:
+        """How many reports lack some of their channels."""
+        return int(np.isnan(self.measurements).any(-1).sum())
+
+    @property
     def arrived(self) -> Booleans:
         """Where a slot holds another sensor than one step before, shape (N, K, m); nowhere at the first step."""
         changed = np.zeros(self.sensors.shape, bool)
@@ -169,7 +157,7 @@ class Trajectories:
     def split(
         self,
         fractions: tuple[float, float, float] = (0.8, 0.1, 0.1),
-        by: Literal["time", "run"] = "time",
+        by: Literal["time", "run"] | None = None,
         gap: int = 0,
     ) -> tuple[Trajectories, Trajectories, Trajectories]:
         """Training, validation and test parts that share no step.
@@ -178,12 +166,14 @@ class Trajectories:
 
         Args:
             fractions: the share of the steps (or runs) in each part, in this order.
-            by: `time` cuts every run along its steps; `run` puts whole runs into a part, for independent runs.
+            by: `time` cuts every run along its steps; `run` puts whole runs into a part, for independent runs. By
+                default `run` where runs are many and short: at least 30, and more than a quarter of their steps.
             gap: steps (or runs) left out at each cut.
         """
+        by = usual_split(self.num_runs, self.num_steps) if by is None else by
         _check.is_one_of("by", by, ("time", "run"))
         _check.is_count("gap", gap, minimum=0)
-        if len({origin.recording for origin in self.origins}) < self.num_runs:
+        if self._shares_steps:
             raise ValueError("split must come before windows are cut: windows of one recording would share steps")
         if len(fractions) != 3 or min(fractions) <= 0 or abs(sum(fractions) - 1) > 1e-9:
             raise ValueError(f"fractions must be three positive numbers that add up to 1, got {fractions!r}")
@@ -192,11 +182,15 @@ class Trajectories:
         bounds = [(0, first), (first + gap, second), (second + gap, total)]
         if any(stop - start < 1 for start, stop in bounds):
             raise ValueError(f"split needs steps (or runs) for three parts, got {total} by {by!r}; use more data")
-        if by == "time":
-            parts = [self.between(start, stop) for start, stop in bounds]
-        else:
-            parts = [self.runs(np.arange(start, stop)) for start, stop in bounds]
+        parts = [self.between(*each) if by == "time" else self.runs(np.arange(*each)) for each in bounds]
         return parts[0], parts[1], parts[2]
+
+    @property
+    def _shares_steps(self) -> bool:
+        """Whether two runs hold the same step of a recording."""
+        places = sorted(self.origins)
+        pairs = zip(places, places[1:], strict=False)
+        return any(a.recording == b.recording and b.start - a.start < self.num_steps for a, b in pairs)
 
     def between(self, start: int, stop: int) -> Trajectories:
         """Steps `start` to `stop` - 1 of every run."""
@@ -223,7 +217,9 @@ class Trajectories:
 
     def _at(self, index: Any, origins: Sequence[Origin]) -> Trajectories:
         """The runs and steps at an index of the first two axes."""
-        arrays = {name: getattr(self, name)[index] for name in ("state", "measurements", "present", "sensors")}
+        names = ["state", "measurements", "present", "sensors"]
+        names += [] if self.public is None else ["public", "public_age"]
+        arrays = {name: getattr(self, name)[index] for name in names}
         return replace(self, **arrays, origins=origins)
 
     def sample_sensors(self, share: float, seed: int) -> Trajectories:
@@ -239,20 +235,27 @@ class Trajectories:
             sensors[recording == number] = np.where(np.isin(own, dropped), NOBODY, own)
         return replace(self, sensors=sensors, present=self.present & (sensors != NOBODY)).compact()
 
+    def drop_channels(self, share: float, seed: int) -> Trajectories:
+        """The same recording, each channel of each report missing with probability `share`.
+
+        A design that is trained on it reads reports that lack channels. A report that loses all is absent.
+        """
+        _check.is_share("share", share)
+        is_lost = np.random.default_rng(seed).random(self.measurements.shape, np.float32) < share
+        return replace(self, measurements=np.where(is_lost, np.float32(np.nan), self.measurements))
+
     def compact(self) -> Trajectories:
         """The same runs in as few slots as hold them."""
-        layouts = [_assign_slots(self.sensors[run]) for run in range(self.num_runs)]
+        layouts = [pack_stays(self.sensors[run]) for run in range(self.num_runs)]
         num_slots = max(1, max(slots.max(initial=-1) + 1 for slots in layouts))
-        measurements = np.zeros((*self.state.shape[:2], num_slots, self.measurements.shape[-1]), np.float32)
-        present = np.zeros(measurements.shape[:3], bool)
-        sensors = np.full(measurements.shape[:3], NOBODY)
+        shape, num_channels = (*self.state.shape[:2], num_slots), self.measurements.shape[-1]
+        made: dict[str, Any] = {"present": np.zeros(shape, bool), "sensors": np.full(shape, NOBODY)}
+        made["measurements"] = np.zeros((*shape, num_channels), np.float32)
         for run, slots in enumerate(layouts):
             step, old = np.nonzero(slots >= 0)
-            new = slots[step, old]
-            measurements[run, step, new] = self.measurements[run, step, old]
-            present[run, step, new] = self.present[run, step, old]
-            sensors[run, step, new] = self.sensors[run, step, old]
-        return replace(self, measurements=measurements, present=present, sensors=sensors)
+            for name, array in made.items():
+                array[run, step, slots[step, old]] = getattr(self, name)[run, step, old]
+        return replace(self, **made)
 
     @classmethod
     def join(cls, parts: Sequence[Trajectories]) -> Trajectories:
@@ -275,20 +278,103 @@ class Trajectories:
             sensors=np.concatenate([pad(part.sensors, NOBODY) for part in parts]),
             interval_s=parts[0].interval_s,
             origins=[origin for part in parts for origin in part.origins],
+            **join_inputs([(part.public, part.public_age) for part in parts]),
+            attributes=SensorAttributes.merge_all([part.attributes for part in parts]),
+            labels=parts[0].labels if all(part.labels == parts[0].labels for part in parts) else None,
         )
+
+    @classmethod
+    def from_table(
+        cls,
+        table: Any,
+        *,
+        time: str,
+        sensor: str,
+        values: str | Sequence[str],
+        state: str | Sequence[str],
+        run: str | None = None,
+        states: Any = None,
+        region: Mapping[str, tuple[float, float]] | None = None,
+        interval_s: float | None = None,
+        resample: Literal["last", "mean"] | None = None,
+        steps: int | None = None,
+        public: str | Sequence[str] = (),
+        quiet: bool = False,
+    ) -> Trajectories:
+        """The recording in a long table with one row for each report: pandas, polars or pyarrow. Prints a summary.
+
+        Needs the extra `data`. Rows may be in any order. Of rows with the same run, sensor and time the first counts.
+        Ids that are not whole numbers of 0 or more are numbered; `labels.sensor_names` holds the id of each number.
+
+        Args:
+            table: the reports.
+            time: the column of times: seconds, or dates with a time.
+            sensor: the column of ids, of any type.
+            values: the columns of measurements.
+            state: the columns of the state, equal in all rows of one time, or aggregates over the sensors of a step:
+                `count:COLUMN`, `mean:COLUMN`, `sum:COLUMN`.
+            run: the column that names the run of a row; by default all rows are one run.
+            states: another table with the columns of time, run and state, one row for each time.
+            region: bounds of columns, such as `{"position": (0, 400)}`; aggregates are over the sensors inside.
+            interval_s: seconds between steps; by default the smallest difference of two times in a run.
+            resample: what to take of several rows of a sensor in one step, for times that do not lie on steps; by
+                default such a time is refused.
+            steps: length of the runs that are made; by default the one that keeps the most steps where each unbroken
+                part of a run gives one. A step of unknown state breaks a run.
+            public: the columns of public inputs, equal in all rows of one time and in the same table as the state;
+                empty (null, NaN) where nothing new was published. `to_table` gives them back.
+            quiet: print no summary.
+        """
+        from dpfuse.data.table import read_table
+
+        made, summary = read_table(
+            table,
+            time=time,
+            sensor=sensor,
+            values=values,
+            state=state,
+            run=run,
+            states=states,
+            region=region,
+            interval_s=interval_s,
+            resample=resample,
+            steps=steps,
+            public=public,
+        )
+        if not quiet:
+            print(summary.to_text())
+        return made
+
+    def to_table(
+        self,
+        kind: Literal["reports", "states"] = "reports",
+        backend: Literal["pyarrow", "pandas", "polars"] = "pyarrow",
+    ) -> Any:
+        """A long table with one row for each report and the state beside it, or one row for each step (`states`)."""
+        from dpfuse.data._to_table import to_table
+
+        return to_table(self, kind, backend)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recording to one file, without pickle."""
+        own = self.attributes
         _archive.write(
             path,
-            {"kind": "trajectories", "version": _VERSION, "interval_s": self.interval_s},
+            {
+                "kind": "trajectories",
+                "version": _VERSION,
+                "interval_s": self.interval_s,
+                "labels": self.labels and self.labels.to_dict(),
+            },
             {
                 "state": self.state,
                 "measurements": self.measurements,
                 "present": self.present,
                 "sensors": self.sensors,
                 "origins": np.asarray(self.origins, np.int64),
-            },
+            }
+            | ({} if own is None else {"attribute_ids": own.ids, "attribute_values": own.values})
+            | ({} if self.public is None else {"public": self.public, "public_age": np.asarray(self.public_age)}),
         )
 
     @classmethod
@@ -300,44 +386,14 @@ class Trajectories:
                 f"{path} has trajectories version {metadata.get('version')!r}, this is {_VERSION}; save it again"
             )
         try:
-            origins = [Origin(int(recording), int(start)) for recording, start in arrays.pop("origins")]
-            return cls(**arrays, interval_s=metadata["interval_s"], origins=origins)
+            table = arrays.pop("origins")
+            if table.shape != (len(arrays["state"]), 2):
+                raise ValueError(f"origins must have a row of two numbers for each run, got shape {table.shape}")
+            origins = [Origin(int(recording), int(start)) for recording, start in table]
+            labels = metadata["labels"] and Labels.from_dict(metadata["labels"])
+            ids = arrays.pop("attribute_ids", None)
+            own = None if ids is None else SensorAttributes(ids, arrays.pop("attribute_values"))
+            interval_s = metadata["interval_s"]
+            return cls(**arrays, interval_s=interval_s, origins=origins, labels=labels, attributes=own)
         except (KeyError, TypeError, ValueError) as error:
             raise FileRefused(f"{path} is not a recording that this version can read: {error!r}") from error
-
-
-def _as_array(name: str, value: Any, dtype: Any, axes: str, ndim: int) -> NDArray[Any]:
-    try:
-        # 1e308 becomes inf in float32, and inf counts as absent.
-        with np.errstate(over="ignore"):
-            array = np.asarray(value, dtype)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"{name} must be an array of {np.dtype(dtype).name}, shape {axes}") from error
-    if array.ndim != ndim or 0 in array.shape:
-        raise ValueError(f"{name} must have shape {axes}, none of them 0, got {array.shape}")
-    return array
-
-
-def _or_default(name: str, value: Any, dtype: Any, default: Any, shape: tuple[int, ...]) -> NDArray[Any]:
-    if value is None:
-        return np.broadcast_to(np.asarray(default, dtype), shape)
-    array = _as_array(name, value, dtype, "(N, K, m)", 3)
-    if array.shape != shape:
-        raise ValueError(f"{name} must have the (N, K, m) of measurements, {shape}, got {array.shape}")
-    return array
-
-
-def _assign_slots(sensors: Integers) -> Integers:
-    """The lowest free slot for each stay of a sensor, shape (K, m), -1 where the slot is empty."""
-    arrived = np.ones(sensors.shape, bool)
-    arrived[1:] = sensors[1:] != sensors[:-1]
-    stays = []
-    for slot in range(sensors.shape[1]):
-        bounds = np.append(np.nonzero(arrived[:, slot])[0], len(sensors))
-        stays += [(a, b, slot) for a, b in zip(bounds, bounds[1:], strict=False) if sensors[a, slot] != NOBODY]
-    stays.sort()
-    starts, stops, _ = np.array(stays, np.int64).reshape(-1, 3).T
-    slots = np.full(sensors.shape, -1)
-    for (start, stop, slot), new in zip(stays, assign_slots(starts, stops - starts), strict=True):
-        slots[start:stop, slot] = new
-    return slots

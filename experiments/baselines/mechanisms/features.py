@@ -1,8 +1,9 @@
 """The features of a sensor: a bounded vector, linear in the clipped measurement.
 
-Each channel is clipped to a public range and scaled to [-1, 1]. With a leading 1, which counts the sensor, this gives
-the basis b(y) = (1, s_1, ..., s_ny). The features are u = P b(y), and 0 for an absent sensor. So at every step the
-features of a sensor lie in the convex hull of 0 and the corners P (1, +-1, ..., +-1).
+Each channel is clipped to a public range and scaled to [-1, 1]; a missing one counts as the middle. With a leading 1,
+which counts the sensor, this gives the basis b(y) = (1, s_1, ..., s_ny). The features are u = P b(y), and 0 for an
+absent sensor. So at every step the features of a sensor lie in the convex hull of 0 and the corners
+P (1, +-1, ..., +-1).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from itertools import product
 import numpy as np
 
 from dpfuse._arrays import Floats
-from dpfuse.types import Adjacency, Trajectories
+from dpfuse.guarantee import Adjacency
+from dpfuse.trajectories import Trajectories
 
 _MOST_CHANNELS = 4
 
@@ -58,7 +60,7 @@ class Features:
 def basis_sums(data: Trajectories, low: Floats, high: Floats) -> Floats:
     """The sum of the basis over the present sensors, shape (N, K, 1 + n_y)."""
     centre, half = (low + high) / 2, (high - low) / 2
-    scaled = np.clip((data.measurements - centre) / half, -1, 1)
+    scaled = np.nan_to_num(np.clip((data.measurements - centre) / half, -1, 1))
     sums = np.einsum("nkic,nki->nkc", scaled, data.present.astype(float))
     return np.concatenate([data.present.sum(-1, keepdims=True), sums], axis=-1)
 
@@ -70,7 +72,7 @@ def range_of(data: Trajectories, outside: float) -> tuple[Floats, Floats]:
         raise ValueError("training must have at least one present sensor")
     if seen.shape[1] > _MOST_CHANNELS:
         raise ValueError(f"baselines take at most {_MOST_CHANNELS} channels, got {seen.shape[1]}; leave some out")
-    low, high = np.quantile(seen, [outside, 1 - outside], axis=0)
+    low, high = np.nanquantile(seen, [outside, 1 - outside], axis=0)
     return low, np.where(high > low, high, low + 1)
 
 

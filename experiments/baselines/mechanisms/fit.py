@@ -10,13 +10,14 @@ import numpy as np
 
 from dpfuse import _check
 from dpfuse._arrays import Floats
-from dpfuse.baselines.estimator import LinearModel, best_estimator, recorded_moments
-from dpfuse.baselines.features import Features, basis_sums, projections, range_of
-from dpfuse.baselines.kalman import input_perturbation, output_perturbation
-from dpfuse.baselines.matrix import matrix_mechanism
-from dpfuse.baselines.mechanism import LinearMechanism, ReleaseProblem
-from dpfuse.baselines.two_stage import two_stage
-from dpfuse.types import Guarantee, Trajectories
+from dpfuse.guarantee import Guarantee
+from dpfuse.trajectories import Trajectories
+from experiments.baselines.mechanisms.estimator import LinearModel, best_estimator, recorded_moments
+from experiments.baselines.mechanisms.features import Features, basis_sums, projections, range_of
+from experiments.baselines.mechanisms.kalman import input_perturbation, output_perturbation
+from experiments.baselines.mechanisms.matrix import matrix_mechanism
+from experiments.baselines.mechanisms.mechanism import LinearMechanism, ReleaseProblem
+from experiments.baselines.mechanisms.two_stage import two_stage
 
 Baseline = Literal["local", "input", "output", "two-stage", "matrix"]
 

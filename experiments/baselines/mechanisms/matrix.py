@@ -23,8 +23,8 @@ import numpy as np
 
 from dpfuse._arrays import Floats
 from dpfuse._extras import requires_extra
-from dpfuse.baselines.estimator import best_estimator
-from dpfuse.baselines.mechanism import ReleaseProblem
+from experiments.baselines.mechanisms.estimator import best_estimator
+from experiments.baselines.mechanisms.mechanism import ReleaseProblem
 
 _ROUNDS = 8
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from dpfuse._arrays import Floats
 from dpfuse._extras import requires_extra
-from dpfuse.baselines.mechanism import ReleaseProblem
+from experiments.baselines.mechanisms.mechanism import ReleaseProblem
 
 # Added to variances, relative to their size: sums that determine each other exactly have no inverse covariance.
 _JITTER = 1e-6

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from dpfuse._arrays import Floats
-from dpfuse.baselines.estimator import best_estimator
-from dpfuse.baselines.mechanism import ReleaseProblem
+from experiments.baselines.mechanisms.estimator import best_estimator
+from experiments.baselines.mechanisms.mechanism import ReleaseProblem
 
 # Noise variances for which the released filter is designed.
 _NOISE_FACTORS = (0.001, 0.01, 0.1, 1.0)
