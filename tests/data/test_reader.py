@@ -86,25 +86,25 @@ class TestLayouts:
 BROKEN = {
     "a word for a number": (
         put("Local_Y", b"far"),
-        "local_y must be a position in feet from -1000 to 10000, got 'far'",
+        "local_y must be a position in feet from -1000 to 10000",
     ),
-    "nothing": (put("v_Vel", b""), "v_vel must be a speed in feet per second from 0 to 300, got ''"),
-    "not a number": (put("v_Vel", b"nan"), "v_vel must be a speed .*, got 'nan'"),
-    "too large": (put("Local_Y", b"1e30"), "local_y must be .*, got '1e30'"),
-    "a part of a vehicle": (put("Vehicle_ID", b"2.5"), "vehicle_id must be a whole number from 0 to 999999, got '2.5'"),
-    "below zero": (put("Frame_ID", b"-3"), "frame_id must be a whole number of 0 or more, got '-3'"),
-    "another lane": (put("Lane_ID", b"100"), "lane_id must be a lane from 0 to 99, got '100'"),
+    "nothing": (put("v_Vel", b""), "v_vel must be a speed in feet per second from 0 to 300"),
+    "not a number": (put("v_Vel", b"nan"), "v_vel must be a speed .*"),
+    "too large": (put("Local_Y", b"1e30"), "local_y must be .*"),
+    "a part of a vehicle": (put("Vehicle_ID", b"2.5"), "vehicle_id must be a whole number from 0 to 999999"),
+    "below zero": (put("Frame_ID", b"-3"), "frame_id must be a whole number of 0 or more"),
+    "another lane": (put("Lane_ID", b"100"), "lane_id must be a lane from 0 to 99"),
     "another day": (
         put("Global_Time", b"1113433136100"),
-        "global_time must be a time in ms on the morning of 15 June 2005, got '1113433136100'",
+        "global_time must be a time in ms on the morning of 15 June 2005",
     ),
     "another place": (
         put("Location", b"us-1O1"),
-        "location must be one of us-101, i-80, lankershim, peachtree, got 'us-1O1'",
+        "location must be one of us-101, i-80, lankershim, peachtree",
     ),
     "cut short": (lambda line: line[:20], "must have 19 columns, got 4"),
     "a column more": (lambda line: line + b",7", "must have 19 columns, got 20"),
-    "no text": (put("Local_Y", b"\xff\xfe"), "local_y must be .*, got '��'"),
+    "no text": (put("Local_Y", b"\xff\xfe"), "local_y must be .*"),
 }
 
 
@@ -138,7 +138,9 @@ class TestBrokenFiles:
 
     def test_text_with_another_number_of_columns_is_refused(self, folder):
         (folder / "a.txt").write_text("1 2 3\n")
-        with pytest.raises(dpfuse.FileRefused, match="line 1: a file without a header must have 18 columns, got 3"):
+        with pytest.raises(
+            dpfuse.FileRefused, match="line 1: a file without a header must have 18 or 24 columns, got 3"
+        ):
             data.read(folder)
 
     def test_missing_columns_of_a_header_are_named(self, traffic, folder):
@@ -150,7 +152,7 @@ class TestBrokenFiles:
         rows = [dict(each) for each in traffic]
         rows[1234]["Local_Y"] = None
         write_parquet(folder / "a.parquet", rows)
-        with pytest.raises(dpfuse.FileRefused, match="a.parquet, row 1235: local_y must be .*, got 'None'"):
+        with pytest.raises(dpfuse.FileRefused, match="a.parquet, row 1235: local_y must be .*"):
             data.read(folder)
 
     @pytest.mark.parametrize("keep", [0, 100, 0.5, 0.99])

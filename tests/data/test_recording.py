@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpfuse import data
-from dpfuse.data.recording import clock
+from dpfuse.data.sites import US101
 from dpfuse.data.summary import periods
-from dpfuse.types import NOBODY
+from dpfuse.trajectories import NOBODY
 from support.ngsim import FOOT_M, SECTION, START_MS, write_csv
 
 
@@ -128,7 +128,7 @@ def test_periods_start_at_their_published_times(recording):
     run = recording.trajectories(SECTION)
     early, late, all_of_it = periods(run, first)
     assert [early.name, late.name, all_of_it.name] == ["07:35-07:50", "07:50-08:05", "all"]
-    assert clock(START_MS // 100) == "07:49:40" and clock(last) == "07:50:39"
+    assert US101.clock(START_MS // 100) == "07:49:40" and US101.clock(last) == "07:50:39"
     steps = (11_188_470_000 - first + 1) // 2
     assert late.density_mean == pytest.approx(run.state[0, steps:].mean(), rel=1e-6)
     assert all_of_it.density_mean == pytest.approx(run.state.mean(), rel=1e-6)

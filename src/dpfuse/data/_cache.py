@@ -11,9 +11,10 @@ from typing import Any
 
 from dpfuse.data._layouts import arrow
 from dpfuse.data._rows import Rows
+from dpfuse.data.sites import Site
 
 # Increased when the reader makes other rows from the same file.
-READER_VERSION = 1
+READER_VERSION = 2
 
 
 def folder() -> Path:
@@ -21,9 +22,9 @@ def folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dpfuse"
 
 
-def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, Any]] | None:
-    """The rows and counts that were stored for this file, or None."""
-    pa, copy = arrow(), _copy_of(path, cache)
+def load(path: Path, site: Site, cache: Path | None) -> tuple[Rows, dict[str, Any]] | None:
+    """The rows and counts that were stored for this file and site, or None."""
+    pa, copy = arrow(), _copy_of(path, site, cache)
     try:
         table = pa.feather.read_table(copy)
         stored = json.loads(table.schema.metadata[b"dpfuse"])
@@ -35,9 +36,9 @@ def load(path: Path, cache: Path | None) -> tuple[Rows, dict[str, Any]] | None:
         return None
 
 
-def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, Any]) -> None:
+def save(path: Path, site: Site, cache: Path | None, rows: Rows, counts: dict[str, Any]) -> None:
     """Store rows and counts for the next time. If the folder cannot be written to, nothing is stored."""
-    pa, copy = arrow(), _copy_of(path, cache)
+    pa, copy = arrow(), _copy_of(path, site, cache)
     table = pa.table(rows._asdict()).replace_schema_metadata(
         {"dpfuse": json.dumps({"file": _version_of(path), "counts": counts})}
     )
@@ -51,8 +52,9 @@ def save(path: Path, cache: Path | None, rows: Rows, counts: dict[str, Any]) -> 
             partial.unlink()
 
 
-def _copy_of(path: Path, cache: Path | None) -> Path:
-    name = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]
+def _copy_of(path: Path, site: Site, cache: Path | None) -> Path:
+    what = f"{path.resolve()} {site.name} {site.direction}"
+    name = hashlib.sha256(what.encode()).hexdigest()[:16]
     return (folder() if cache is None else cache) / f"{path.stem}-{name}.feather"
 
 

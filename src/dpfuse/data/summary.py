@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dpfuse.data.recording import clock, first_tick_of, period_of
-from dpfuse.types import Trajectories
+from dpfuse.data.sites import US101, Site
+from dpfuse.trajectories import Trajectories
 
 
 class Period(NamedTuple):
@@ -23,20 +23,20 @@ class Period(NamedTuple):
     flow_per_h: float
 
 
-def periods(data: Trajectories, first_tick: int) -> list[Period]:
+def periods(data: Trajectories, first_tick: int, site: Site = US101) -> list[Period]:
     """The 15-minute periods of a run that starts at this tick, and all of them together."""
     tick = first_tick + np.arange(data.num_steps) * round(10 * data.interval_s)
-    cuts = [0, *(1 + np.flatnonzero(np.diff(period_of(tick)))).tolist(), data.num_steps]
-    numbers = period_of(tick[cuts[:-1]]).tolist()
+    cuts = [0, *(1 + np.flatnonzero(np.diff(site.period_of(tick)))).tolist(), data.num_steps]
+    numbers = site.period_of(tick[cuts[:-1]]).tolist()
     parts = [
-        _summarise(_name(number), data, slice(start, stop))
+        _summarise(_name(number, site), data, slice(start, stop))
         for number, start, stop in zip(numbers, cuts, cuts[1:], strict=False)
     ]
     return [*parts, _summarise("all", data, slice(None))]
 
 
-def _name(number: int) -> str:
-    return "-".join(clock(first_tick_of(each), "%H:%M") for each in (number, number + 1))
+def _name(number: int, site: Site) -> str:
+    return "-".join(site.clock(site.first_tick_of(each), "%H:%M") for each in (number, number + 1))
 
 
 def _summarise(name: str, data: Trajectories, steps: slice) -> Period:
