@@ -1,0 +1,1 @@
+"""Many fusion centres as one fleet: shards by a public map, supervised, on this machine or placed by Ray."""

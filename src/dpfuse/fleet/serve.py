@@ -1,0 +1,56 @@
+"""A whole fleet: its supervisor in a thread, and map, page and health over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from dpfuse._logs import fields
+from dpfuse.fleet.holder import ShardHolder
+from dpfuse.fleet.overview import make_fleet_app
+from dpfuse.fleet.plan import FleetPlan
+from dpfuse.fleet.supervisor import Fleet, ShardRunner
+from dpfuse.public.answers import too_busy
+from dpfuse.public.connections import ByAddress, limited_protocol, raise_limits
+from dpfuse.public.listening import address_of, bind, make_server, quiet_signals
+
+_log = logging.getLogger(__name__)
+
+
+def run_fleet(
+    file: Path,
+    plan: FleetPlan,
+    make_holder: Callable[[str], ShardRunner] | None = None,
+    announce: Callable[[str], object] = print,
+) -> None:
+    """Run until SIGINT or SIGTERM, in the main thread of a process; SIGHUP reads the plan again."""
+    fleet = Fleet(plan, make_holder or (lambda name: ShardHolder()))
+
+    def reload(number: int, frame: FrameType | None) -> None:
+        try:
+            fleet.follow(FleetPlan.load(file))
+        except (OSError, ValueError) as error:
+            _log.error("the fleet keeps its plan: %s", error, extra=fields(file=str(file)))
+
+    async def before_shutdown() -> None:
+        await asyncio.to_thread(fleet.stop)
+
+    before = signal.signal(signal.SIGHUP, reload)
+    try:
+        with bind(plan.host, plan.port) as listener:
+            server = make_server(
+                make_fleet_app(fleet.published_map),
+                limited_protocol(ByAddress(raise_limits(), plan.per_address), too_busy),
+                before_shutdown=before_shutdown,
+            )
+            fleet.start()
+            announce(f"fleet {address_of(plan.host, listener, has_tls=False)}")
+            with quiet_signals():
+                server.run(sockets=[listener])
+    finally:
+        fleet.stop()
+        signal.signal(signal.SIGHUP, before)

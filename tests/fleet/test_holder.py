@@ -1,0 +1,85 @@
+"""What holds a shard: one that does not answer any more is killed and started again."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from dpfuse.fleet import holder as holder_module
+from dpfuse.fleet.holder import ShardHolder, ShardSpec
+
+
+@pytest.fixture
+def operator():
+    """An operator's port that answers with `server.status`."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(self.server.status)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        server.status = 200
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def held(tmp_path, operator):
+    """A holder whose shard is up: another program in its place, and the operator's port of the test."""
+    spec = ShardSpec(
+        name="north",
+        ledger=tmp_path / "ledger.db",
+        streams=("a",),
+        is_made=True,
+        design="d",
+        keys=Path("k"),
+        port=9000,
+    )
+    holder = ShardHolder()
+    holder._spec = spec
+    holder._process = process = subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE)
+    holder._started_at = time.monotonic()
+    address = f"http://127.0.0.1:{operator.server_port}"
+    holder._addresses = {"sensors": "http://127.0.0.1:1", "readers": "http://127.0.0.1:2", "operator": address}
+    yield holder, spec, process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+
+
+def test_a_shard_that_hangs_is_killed_and_down(held, operator, caplog):
+    holder, spec, process = held
+    assert holder.ensure(spec).state == "up"
+    operator.status = 503
+    for _ in range(holder_module._MAX_UNANSWERED):
+        assert process.poll() is None and holder.ensure(spec).state == "up"
+    assert process.wait(30) < 0
+    assert "a shard hangs and is killed" in caplog.text
+    assert holder.ensure(spec).state == "down" and "a shard has ended and starts again" in caplog.text
+
+
+def test_a_shard_whose_port_is_silent_counts_as_hanging(held, operator, monkeypatch):
+    holder, spec, process = held
+    operator.shutdown()  # connections are taken and not answered
+    monkeypatch.setattr(holder_module, "_ANSWERS_WITHIN_S", 0.1)
+    for _ in range(holder_module._MAX_UNANSWERED):
+        assert process.poll() is None and holder.ensure(spec).state == "up"
+    assert process.wait(30) < 0
+
+
+def test_a_shard_that_answers_again_is_not_killed(held, operator):
+    holder, spec, process = held
+    for status in (503, 503, 503, 503, 200) * 3:
+        operator.status = status
+        assert holder.ensure(spec).state == "up"
+    assert process.poll() is None

@@ -1,0 +1,187 @@
+"""The grid, its groups, what is run again, and the tables; nothing is trained here."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import dpfuse
+from dpfuse.errors import FileRefused, TrainingWarning
+from dpfuse.sweeps.grid import expand_settings
+from dpfuse.sweeps.reports import report_from_dict, report_to_dict
+from sweeps.conftest import pretend_report
+
+SETTINGS = {"plain": {"spending": "constant"}, "wide": {"filter_size": [4, 8]}}
+
+
+def run(parts, guarantees, out=None, **options):
+    options = {"seeds": [0, 1], "settings": SETTINGS, "workers": 0} | options
+    return dpfuse.sweep({"walks": parts}, guarantees, out=out, **options)
+
+
+def test_every_combination_has_one_row(pretended, parts, guarantees):
+    rows = run(parts, guarantees).rows
+    found = [(r["setting"], r["budget"], r["accounting"], r["seed"], r.get("filter_size")) for r in rows]
+    kinds = [(0.5, "total"), (1.5, "total"), (0.5, "individual"), (None, None)]
+    names = [("plain", None), ("wide, filter_size 4", 4), ("wide, filter_size 8", 8)]
+    assert found == [(name, *kind, seed, size) for name, size in names for kind in kinds for seed in (0, 1)]
+
+
+def test_designs_that_share_a_program_are_trained_side_by_side(pretended, parts, guarantees):
+    run(parts, guarantees, settings={"plain": {}})
+    assert pretended.calls == [
+        [(0.5, 0), (0.5, 1), (1.5, 0), (1.5, 1)],  # total
+        [(0.5, 0), (0.5, 1)],  # individual
+        [(None, 0), (None, 1)],
+    ]
+
+
+def test_groups_have_at_most_the_given_size_and_nearly_equal_ones(pretended, parts, guarantees):
+    run(parts, guarantees[:1], seeds=range(7), settings={"plain": {}}, group_size=3)
+    assert [len(call) for call in pretended.calls] == [2, 2, 3]
+
+
+def test_a_sweep_that_is_run_again_trains_only_what_is_new(pretended, parts, guarantees, tmp_path):
+    first = run(parts, guarantees, tmp_path / "out")
+    pretended.calls.clear()
+    again = run(parts, guarantees, tmp_path / "out")
+    assert again.rows == first.rows and pretended.calls == []
+    more = run(parts, guarantees, tmp_path / "out", seeds=[0, 1, 2])
+    assert len(more.rows) == 36 and {seed for call in pretended.calls for _, seed in call} == {2}
+
+
+@pytest.mark.parametrize("change", ["data", "settings", "evaluation", "version", "design file"])
+def test_what_decides_a_design_makes_it_be_trained_again(pretended, parts, guarantees, tmp_path, change, monkeypatch):
+    options = {"settings": {"plain": {}}, "seeds": [0], "out": tmp_path / "out"}
+    run(parts, guarantees[:1], **options)
+    if change == "data":
+        parts = (replace(parts[0], state=parts[0].state + np.float32(1e-6)), *parts[1:])
+    elif change == "settings":
+        options["settings"] = {"plain": {"learning_rate": 0.01}}
+    elif change == "evaluation":
+        options["evaluation"] = {"num_draws": 5}
+    elif change == "version":
+        monkeypatch.setattr(dpfuse, "__version__", "another")
+    else:
+        next((tmp_path / "out/designs").iterdir()).unlink()
+    run(parts, guarantees[:1], **options)
+    assert len(pretended.calls) == 2
+
+
+def test_a_sweep_that_is_stopped_keeps_the_groups_that_are_done(pretended, parts, guarantees, tmp_path, monkeypatch):
+    def stop(guarantee, seed):
+        if guarantee is None:
+            raise KeyboardInterrupt
+
+    pretended.diverges = stop
+    with pytest.raises(KeyboardInterrupt):
+        run(parts, guarantees, tmp_path / "out", settings={"plain": {}})
+    assert len(list((tmp_path / "out/groups").iterdir())) == 2
+    pretended.calls.clear()
+    pretended.diverges = lambda guarantee, seed: False
+    assert len(run(parts, guarantees, tmp_path / "out", settings={"plain": {}}).rows) == 8
+    assert pretended.calls == [[(None, 0), (None, 1)]]
+
+
+def test_a_design_that_diverges_fails_alone_and_is_named(pretended, parts, guarantees, tmp_path):
+    pretended.diverges = lambda guarantee, seed: seed == 1 and guarantee.budget == 1.5
+    with pytest.warns(
+        TrainingWarning, match="1 of 4 designs failed: walks, plain, budget 1.5 remove-one total, seed 1"
+    ):
+        result = run(parts, guarantees[:2], tmp_path / "out", settings={"plain": {}})
+    assert [(row["budget"], row["seed"]) for row in result.rows] == [(0.5, 0), (0.5, 1), (1.5, 0)]
+    assert "TrainingDiverged: not finite" in result.failures[0].reason
+    # It is tried again, and with it nothing else.
+    pretended.calls.clear()
+    pretended.diverges = lambda guarantee, seed: False
+    assert len(run(parts, guarantees[:2], tmp_path / "out", settings={"plain": {}}).rows) == 4
+    assert pretended.calls == [[(1.5, 1)]]
+
+
+def test_settings_may_have_guarantees_seeds_and_recordings_of_their_own(pretended, parts, guarantees):
+    settings = {"all": {}, "few": {"guarantees": [None], "seeds": [7], "recordings": ["second"]}}
+    rows = dpfuse.sweep({"first": parts, "second": lambda: parts}, guarantees[:1], settings=settings, workers=0).rows
+    found = [(row["recording"], row["setting"], row["budget"], row["seed"]) for row in rows]
+    assert found == [("first", "all", 0.5, 0), ("second", "all", 0.5, 0), ("second", "few", None, 7)]
+
+
+def test_wrong_arguments_are_named(parts, guarantees):
+    with pytest.raises(ValueError, match="settings 'plain' must have names among .*num_updates.*; got 'updates'"):
+        run(parts, guarantees, settings={"plain": {"updates": 3}})
+    with pytest.raises(ValueError, match="filter_size of settings 'plain' must have at least one value"):
+        run(parts, guarantees, settings={"plain": {"filter_size": []}})
+    with pytest.raises(ValueError, match="recordings of settings 'plain' must be among"):
+        run(parts, guarantees, settings={"plain": {"recordings": ["other"]}})
+    with pytest.raises(ValueError, match="guarantees, seeds and settings must each have at least one entry"):
+        run(parts, [])
+    with pytest.raises(ValueError, match="gpus must come with the address of a Ray cluster"):
+        run(parts, guarantees, gpus=1.0)
+    with pytest.raises(TypeError, match="a recording must be Trajectories, a path, or three of them"):
+        run(parts[:2], guarantees)
+
+
+def test_settings_objects_and_their_fields_can_be_mixed():
+    (setting,) = expand_settings(
+        {"mixed": {"optimisation": dpfuse.Optimisation(num_updates=7), "learning_rate": 0.5, "ppo": {"clip": 0.1}}}
+    )
+    assert setting.options["optimisation"] == dpfuse.Optimisation(num_updates=7, learning_rate=0.5)
+    assert setting.options["ppo"] == dpfuse.PPO(clip=0.1)
+    assert setting.options["architecture"] == dpfuse.Architecture()
+
+
+def test_a_file_in_the_folder_that_is_not_ours_is_refused(pretended, parts, guarantees, tmp_path):
+    run(parts, guarantees[:1], tmp_path / "out")
+    path = next((tmp_path / "out/groups").iterdir())
+    path.write_text(json.dumps({"version": 99, "designs": {}}))
+    with pytest.raises(FileRefused, match="has version 99, this is 1; use another folder"):
+        run(parts, guarantees[:1], tmp_path / "out")
+    path.write_text("{")
+    with pytest.raises(FileRefused, match="is not a file of a sweep; delete it"):
+        run(parts, guarantees[:1], tmp_path / "out")
+
+
+def test_reports_come_back_without_loss(guarantees):
+    for guarantee in (guarantees[0], None):
+        report = pretend_report(guarantee, 3)
+        there = report_to_dict(report)
+        back = report_from_dict(json.loads(json.dumps(there)))
+        assert report_to_dict(back) == there
+        assert dpfuse.compare(back, report).ratio == 1.0
+
+
+def test_tables_have_one_row_a_design_and_one_a_mean_over_seeds(pretended, parts, guarantees, tmp_path):
+    result = run(parts, guarantees, tmp_path / "out", settings={"plain": {}})
+    assert [path.name for path in result.save_tables()] == [
+        "table.csv",
+        "table.parquet",
+        "summary.csv",
+        "summary.parquet",
+    ]
+    with (tmp_path / "out/table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(result.to_frame()) == 8
+    assert float(rows[0]["mse"]) == result.reports[0].mse and rows[-1]["budget"] == ""
+    first = result.summary()[0]
+    own = [report.mse for report in result.select(budget=0.5, accounting="total").reports]
+    assert first["num_seeds"] == 2 and first["mse"] == pytest.approx(np.mean(own))
+    assert first["seed_std"] == pytest.approx(np.std(own, ddof=1))
+    assert first["mse_low"] < first["mse"] < first["mse_high"]
+    assert "0.5 at order 2, remove-one, individual | 2 |" in result.to_text()
+    assert result.designs()[0].fingerprint == dpfuse.load(result.rows[0]["design"]).fingerprint
+    with pytest.raises(ValueError, match="columns must be among those of the table"):
+        result.select(bugdet=0.5)
+
+
+def test_figures_show_error_seeds_and_price(pretended, parts, guarantees):
+    drawn = run(parts, guarantees, settings={"plain": {}}).figures()
+    assert list(drawn) == ["error-against-budget", "seeds", "price-of-privacy"]
+    lines = drawn["price-of-privacy"].axes[0].get_lines()
+    (total,) = (line for line in lines if line.get_label() == "plain, remove-one, total")
+    floor = np.mean([pretend_report(None, seed).mse for seed in (0, 1)])
+    prices = [np.mean([pretend_report(g, seed).mse for seed in (0, 1)]) / floor for g in guarantees[:2]]
+    assert total.get_xdata().tolist() == [0.5, 1.5]
+    assert total.get_ydata() == pytest.approx(prices)
