@@ -51,6 +51,8 @@ class SleepingEvent(threading.Event):
 class StandIn:
     """A centre whose steps take the listed times, and later ones no time."""
 
+    without_answer = ()
+
     def __init__(self, clock, work=(), horizon=None, error=None):
         self.design = SimpleNamespace(interval_s=INTERVAL, structure=SimpleNamespace(horizon=horizon))
         self.now, self.ticked, self.skipped, self.ahead, self.work_ahead_s = 1, [], [], [], 0.0
@@ -65,6 +67,13 @@ class StandIn:
 
     def follow_clock(self, open_step):
         self.open_step = open_step
+
+    def check_interval(self, interval_s):
+        pass
+
+    def begin_step(self, closes_at_s, interval_s):
+        assert closes_at_s == pytest.approx(1000 + self.now * interval_s)
+        return self.now not in self.without_answer
 
     def tick(self):
         if self._error and self.now == 3:
@@ -322,6 +331,13 @@ class TestEnds:
     def test_settings_are_checked(self, clock, options, message):
         with pytest.raises(ValueError, match=message):
             Ticker(StandIn(clock), print, **options)
+
+
+def test_steps_that_a_bank_without_answer_does_not_allow_are_skipped(clock, monkeypatch):
+    monkeypatch.setattr(StandIn, "without_answer", (2, 3), raising=False)
+    published, centre, own = run(clock)
+    assert centre.skipped == [2, 3] and own.status == "over"
+    assert published == [one for one in on_time(6) if one[1] not in ([2], [3])]
 
 
 def test_the_clock_depends_on_start_and_settings_alone(clock):

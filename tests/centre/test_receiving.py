@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from support.centres import STREAMS, held_releases, public_part, reports
+from support.designs import make_design
 from support.wire import wait_for
 
 NO_REPORTS = [
@@ -176,7 +177,7 @@ def test_work_ahead_changes_no_result(design, open_centre, calls):
         left = centre._carry.accounts
         if isinstance(left, tuple):
             return steps, published, [own.spent for own in left]
-        assert left.accounts() == centre._ledger._spent()  # the accounts of the centre are those of the ledger
+        assert left.accounts() == centre._ledger._balances.spent()  # the accounts of the centre are those of the ledger
         return steps, published, left.accounts()
 
     plain, ahead = run("plain.db", ()), run("ahead.db", calls)
@@ -237,3 +238,31 @@ def test_reports_may_arrive_from_many_threads_during_ticks(individual, open_cent
         for thread in threads:
             thread.join()
     assert not errors and len(steps) >= 20 and any(steps)
+
+
+@pytest.fixture(scope="module")
+def partial():
+    return make_design("individual", spread=0.5, horizon=None, expected_stay=20.0, partial_reports=True)
+
+
+class TestPartialReports:
+    def test_a_missing_channel_is_read_as_such_however_it_is_sent(self, partial, open_centre):
+        expected = added(open_centre(partial), ("main", 3, 1, [None, 0.5]))
+        for number, missing in enumerate((float("nan"), float("inf"), np.float32("-inf"))):
+            assert added(open_centre(partial, f"{number}.db"), ("main", 3, 1, [missing, 0.5])) == expected
+        assert any(expected[0, 3])
+        assert added(open_centre(partial, "complete.db"), ("main", 3, 1, [0.0, 0.5])) != expected
+        centre = open_centre(partial, "many.db")
+        with held_releases() as steps:
+            centre.receive_many([0], [3], 1, np.array([[np.nan, 0.5]]))
+            centre.tick()
+        assert steps[0] == expected
+
+    @pytest.mark.parametrize("values", [[None, None], [None, float("nan")], ["a", 0.5], [None], [None, True]])
+    def test_a_report_without_any_channel_is_absent_and_the_next_one_counts(self, values, partial, open_centre):
+        alone = added(open_centre(partial), ("main", 3, 1, [0.5, 0.5]))
+        centre = open_centre(partial, "other.db")
+        assert added(centre, ("main", 3, 1, values), ("main", 3, 1, [0.5, 0.5])) == alone
+
+    def test_a_design_without_partial_reports_drops_the_report(self, individual, open_centre):
+        assert not added(open_centre(individual), ("main", 3, 1, [None, 0.5]))

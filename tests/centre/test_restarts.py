@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import dpfuse
-from dpfuse.centre import centre as centre_module
+from dpfuse.centre import rebuild as centre_module
 from dpfuse.privacy.budget import TotalFilter
 from support.centres import STREAMS, held_releases, public_part, reports
 from support.designs import make_design
+from support.ledger_files import edit
 
 
 class TestRestarts:
@@ -87,6 +88,31 @@ class TestRestarts:
         for one, two in zip(found, expected, strict=True):
             assert one[0] == pytest.approx(two[0], rel=1e-3)
             np.testing.assert_allclose(one[2:], two[2:], rtol=1e-3)
+
+    @pytest.mark.parametrize(
+        "change", [None, "UPDATE memories SET content = x'00'", "UPDATE memories SET step = step - 1"]
+    )
+    def test_a_stored_memory_gives_the_same_to_the_bit_and_a_changed_one_is_not_used(
+        self, design, open_centre, monkeypatch, followed, change
+    ):
+        """What g and E remember is stored every fourth step; the page wants the last three."""
+        monkeypatch.setattr(centre_module, "_MEMORY_STEPS", 4)
+        monkeypatch.setattr(centre_module, "num_in_memory", lambda num_streams: 3)
+        plain, stopped = open_centre(design, "plain.db", STREAMS), open_centre(design, "stopped.db", STREAMS)
+        with held_releases():
+            expected = [[public_part(one) for one in plain.tick()] for _ in range(15)]
+        with held_releases():
+            for _ in range(14):
+                stopped.tick()
+                stopped.maintain()
+            stopped.close()
+            if change is not None:
+                edit(stopped._ledger.path, change)
+            stopped = open_centre(design, "stopped.db")
+            assert followed == list(range(9 if change is None else 1, 15))
+            assert [public_part(one) for one in stopped.tick()] == expected[-1]
+        past = [expected[step][place] for step in (11, 12, 13) for place in range(len(STREAMS))]
+        assert [public_part(one) for one in stopped.past] == past
 
     def test_a_finite_design_reads_all_its_steps_again(self, open_centre, monkeypatch, followed):
         monkeypatch.setattr(centre_module, "_REBUILT_STEPS", 3)

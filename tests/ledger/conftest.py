@@ -1,4 +1,4 @@
-"""Where ledgers in SQLite are made; `postgres/conftest.py` has the same for PostgreSQL."""
+"""Where the ledgers of these tests are made."""
 
 from __future__ import annotations
 

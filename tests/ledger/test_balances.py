@@ -154,15 +154,15 @@ class TestPendingDebits:
             with pytest.raises(LedgerRefused, match="accounts do not add up to what was debited"):
                 Ledger.open(path, design, is_full_check=is_full_check)
 
-    def test_none_is_added_after_another_program_wrote_to_the_ledger(self, stopped):
+    def test_none_is_added_after_another_program_wrote_to_the_ledger(self, stopped, monkeypatch):
         """Who got around the lock: what it debited stays, and this one stops."""
         path, design, _ = stopped
         ledger = Ledger.open(path, design)
         ledger.commit([entry(ledger, 4)])
-        edit(path, "INSERT INTO commits SELECT number + 1, tip, debited FROM commits WHERE number = 4")
-        edit(path, "INSERT INTO debits SELECT commit_number + 1, sensors, costs FROM debits")
+        edit(path, "INSERT INTO commits SELECT number + 1, tip, commitment FROM commits WHERE number = 4")
+        edit(path, "INSERT INTO debits SELECT commit_number + 1, nonce, sensors, costs FROM debits")
+        monkeypatch.setattr(writer, "_PENDING_COMMITS", 1)
         with pytest.raises(LedgerRefused, match="was written to by another program"):
-            ledger._num_pending = 99
             ledger.checkpoint()
         assert self.num_rows(path, "debits") == [2]
 

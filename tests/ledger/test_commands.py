@@ -1,4 +1,4 @@
-"""`dpfuse ledger verify` and `dpfuse ledger show`, for a ledger in SQLite."""
+"""`dpfuse ledger verify` and `dpfuse ledger show`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_verify_exits_with_1_for_a_ledger_that_was_changed(closed_ledger, monkey
     monkeypatch.setattr(sys, "argv", ["dpfuse", "ledger", "verify", str(path)])
     with pytest.raises(SystemExit) as stop:
         cli.main()
-    assert stop.value.code == 1 and "was changed" in capsys.readouterr().err
+    assert stop.value.code == 3 and "was changed" in capsys.readouterr().err
 
 
 def test_show_prints_guarantee_progress_and_spending(closed_ledger):

@@ -1,4 +1,4 @@
-"""Writers of a ledger in SQLite that are killed at random moments."""
+"""Writers of a ledger that are killed at random moments."""
 
 from __future__ import annotations
 

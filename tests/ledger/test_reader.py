@@ -6,6 +6,8 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
+from pathlib import Path
 
 import apsw
 import numpy as np
@@ -14,8 +16,19 @@ import pytest
 from dpfuse import Ledger
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger import public_rows, verify
+from dpfuse.public_inputs import pack, unpack
 from support.ledger_contract import STREAMS, entry, make_ledger_design
 from support.ledger_files import edit, head_of, refused
+
+
+@contextlib.contextmanager
+def no_umask():
+    """Files and folders get the modes that they are made with."""
+    before = os.umask(0)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 class TestVerify:
@@ -52,8 +65,6 @@ class TestVerify:
     def test_changed_missing_moved_and_cut_off_rows_are_refused(self, closed_ledger, statement, message):
         path, design = closed_ledger
         edit(path, statement)
-        if "FROM commits" in statement and design.guarantee.accounting == "individual":
-            message = "accounts do not add up"  # this is checked first
         refused(path, design, message)
 
     @pytest.mark.parametrize(
@@ -65,6 +76,35 @@ class TestVerify:
             ledger.commit([entry(ledger, 1)])
         edit(place.path, statement)
         refused(place.path, design, "the accounts do not add up to what was debited")
+
+    @pytest.mark.parametrize("changed", ["zeroblob(12)", "zeroblob(6)", "NULL"])
+    def test_changed_public_inputs_are_refused(self, place, changed):
+        design = make_ledger_design(num_public=2)
+        with place.create(design, STREAMS) as ledger:
+            for step in (1, 2):
+                ledger.commit([entry(ledger, step, inputs=pack([step, -0.5, 0, 3]))])
+        assert [unpack(row.inputs).tolist() for row in public_rows(place.path)] == [[1, -0.5, 0, 3], [2, -0.5, 0, 3]]
+        assert verify(place.path).terms.num_public == 2
+        edit(place.path, f"UPDATE releases SET inputs = {changed} WHERE step = 2")
+        refused(place.path, design, "step 2 of stream 'north' was changed")
+
+    def test_a_row_with_another_number_of_public_inputs_is_refused(self, place, monkeypatch):
+        """Also if its hash is right: another program may have written it."""
+        design = make_ledger_design(num_public=2)
+        with place.create(design, STREAMS) as ledger:
+            for wrong in (None, b"", pack([1, 0])):
+                with pytest.raises(ValueError, match="inputs must be those that the design reads, 2 for each step"):
+                    ledger.commit([entry(ledger, 1, inputs=wrong)])
+            monkeypatch.setattr("dpfuse.ledger.writer.check_entries", lambda *_: None)
+            ledger.commit([entry(ledger, 1, inputs=pack([1, 0]))])
+        with pytest.raises(LedgerRefused, match="cost, period or public inputs of its design"):
+            verify(place.path)
+
+    def test_without_public_inputs_rows_terms_and_hashes_are_those_of_before(self, closed_ledger):
+        path, _ = closed_ledger
+        row, terms = next(public_rows(path)), verify(path).terms
+        assert row.inputs is None and b"inputs" not in row.content and "inputs" not in row.to_dict()
+        assert "num_public" not in terms.to_json()
 
     def test_a_new_ledger_beside_an_old_head_file_is_refused(self, closed_ledger):
         path, design = closed_ledger
@@ -93,15 +133,16 @@ class TestVerify:
         with place.create(make_ledger_design("individual"), STREAMS) as ledger:
             ledger.commit([entry(ledger, 4)])
         with contextlib.closing(apsw.Connection(str(place.path))) as connection:
-            columns = "stream, 3, release, fusion_weight, cost, budget_left, hash, 9"
+            columns = "stream, 3, release, fusion_weight, cost, budget_left, design, period, inputs, hash, 9"
             for statement in (
                 "UPDATE releases SET fusion_weight = 0",
                 "DELETE FROM releases",
                 "DELETE FROM commits",
-                "UPDATE terms SET content = ''",
+                "UPDATE events SET content = ''",
                 f"INSERT INTO releases SELECT {columns} FROM releases",
                 "DELETE FROM accounts",
                 "UPDATE accounts SET spent = spent - 1",
+                "DELETE FROM seals",
             ):
                 with pytest.raises(apsw.ConstraintError):
                     connection.execute(statement)
@@ -174,17 +215,17 @@ class TestChangedFiles:
         path.write_bytes(content)
         assert verify(path).tip == tip
 
-    @pytest.mark.parametrize("line", [b"", b"dpfuse-ledger-head-1", b"\xff" * 157])
+    @pytest.mark.parametrize("line", [b"", b"dpfuse-ledger-head-2", b"\xff" * 157])
     def test_a_damaged_head_file_is_refused(self, closed_ledger, line):
         path, design = closed_ledger
         head_of(path).write_bytes(line)
         refused(path, design, "ledger.db.head is damaged")
 
-    @pytest.mark.parametrize("version", [2, 4])
+    @pytest.mark.parametrize("version", [5, 6, 9])
     def test_a_ledger_of_an_older_or_newer_version_is_refused(self, closed_ledger, version):
         path, design = closed_ledger
         edit(path, f"PRAGMA user_version = {version}")
-        refused(path, design, f"has ledger version {version}, this dpfuse reads 3; use the dpfuse that wrote it")
+        refused(path, design, f"has ledger version {version}, this dpfuse reads 8; use the dpfuse that wrote it")
 
     def test_a_file_that_is_no_database_is_refused(self, closed_ledger):
         path, design = closed_ledger
@@ -200,3 +241,21 @@ class TestChangedFiles:
         assert modes == [0o600] * 4
         path.chmod(0o640)
         refused(path, design, "others may read it; chmod 600 it")
+
+    def test_a_folder_that_others_may_search_is_refused_and_a_new_one_is_its_owners(self):
+        design = make_ledger_design("individual")
+        with tempfile.TemporaryDirectory(dir="/tmp") as name, no_umask():
+            (open_folder := Path(name)).chmod(0o755)
+            with pytest.raises(LedgerRefused, match=r"road/road\.db makes one\), or chmod 700"):
+                Ledger.create(open_folder / "road.db", design)
+            assert not list(open_folder.iterdir())
+            Ledger.create(open_folder / "a" / "b" / "road.db", design).close()
+            made = [open_folder / "a", open_folder / "a" / "b"]
+            assert [stat.S_IMODE(folder.stat().st_mode) for folder in made] == [0o700] * 2
+            assert {stat.S_IMODE(file.stat().st_mode) for file in made[1].iterdir()} == {0o600}
+            made[0].chmod(0o755)
+            Ledger.open(made[1] / "road.db", design).close()  # nobody can get past the inner folder
+            for mode in (0o710, 0o701):
+                made[1].chmod(mode)
+                with pytest.raises(LedgerRefused, match="may be searched by others"):
+                    Ledger.open(made[1] / "road.db", design)

@@ -1,4 +1,4 @@
-"""The writer of a ledger in SQLite: the contract of all ledgers, one writer at a time, full and broken disks."""
+"""The writer of a ledger: commits, one writer at a time, full and broken disks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from dpfuse import Entry, Ledger, cli
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.ledger import create_ledger, open_ledger, public_rows, verify
+from dpfuse.ledger import public_rows, verify
 from dpfuse.policy import ExactStep
 from support.designs import make_design
 from support.ledger_contract import STREAMS, LedgerContract, charge, entry, make_ledger_design
@@ -28,7 +28,7 @@ from support.parts import mounted
 CANARY = 4242424242424242
 
 
-class TestSQLite(LedgerContract):
+class TestCommits(LedgerContract):
     pass
 
 
@@ -56,21 +56,17 @@ def test_a_design_without_a_guarantee_is_refused(place):
         Ledger.create(place.path, make_design(features="unbounded"))
 
 
-def test_open_ledger_never_creates_a_ledger(place):
+def test_open_never_creates_a_ledger(place):
     design = make_ledger_design("individual")
     with pytest.raises(LedgerRefused, match="ledger.db is missing; .* `dpfuse ledger create`, `dpfuse serve --new`"):
-        open_ledger(place.path, design)
+        Ledger.open(place.path, design)
     assert not place.path.exists()
-    with create_ledger(place.path, design) as ledger:
-        ledger.refresh([7])
+    with Ledger.create(place.path, design) as ledger:
         [row] = ledger.commit([entry(ledger, 1, "main")])
     with pytest.raises(LedgerRefused, match="is there already; open it"):
-        create_ledger(place.path, design)
-    with open_ledger(str(place.path), design, ["main"]) as ledger:
+        Ledger.create(place.path, design)
+    with Ledger.open(str(place.path), design) as ledger:
         assert list(ledger.rows("main")) == [row]
-    with pytest.raises(LedgerRefused, match="has the streams main, and one writer"):
-        open_ledger(place.path, design, STREAMS)
-    open_ledger(place.path, design).close()
 
 
 class TestWriters:
@@ -101,7 +97,7 @@ class TestWriters:
         path, design = closed_ledger
         with Ledger.open(path, design) as ledger:
             with contextlib.closing(apsw.Connection(str(path))) as other:
-                other.execute("INSERT INTO commits VALUES (4, zeroblob(32), '0')")
+                other.execute("INSERT INTO commits VALUES (4, zeroblob(32), zeroblob(32))")
             with pytest.raises(LedgerRefused, match="was written to by another program"):
                 ledger.commit([entry(ledger, 5)])
 
@@ -171,7 +167,7 @@ class TestDisks:
         """The transaction is durable, and then the head cannot be written: the row is found, and not drawn again."""
         path, design = closed_ledger
         with Ledger.open(path, design) as ledger:
-            monkeypatch.setattr(ledger._head, "write", lambda *_: (_ for _ in ()).throw(OSError(5, "gone")))
+            monkeypatch.setattr(ledger._head, "write", lambda *_, **options: (_ for _ in ()).throw(OSError(5, "gone")))
             with pytest.raises(LedgerRefused, match="open the ledger again: it reads back what is there"):
                 ledger.commit([entry(ledger, 5, weight=0.001)])
         with Ledger.open(path, design) as ledger:

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 import dpfuse
+from dpfuse.guarantee import ACCOUNTINGS, ADJACENCIES, Guarantee
 from dpfuse.policy import Design, Structure
 from dpfuse.privacy import FEATURE_SETS
 from dpfuse.systems import linear_gaussian
-from dpfuse.types import ACCOUNTINGS, ADJACENCIES, NOBODY, Guarantee, Trajectories
+from dpfuse.trajectories import NOBODY, Trajectories
 
 CASES = list(itertools.product(ACCOUNTINGS, ADJACENCIES, FEATURE_SETS))
 # Two of each kind of accounting and, between them, every adjacency and feature set.
@@ -46,15 +47,24 @@ BRIEF = dpfuse.Optimisation(
 )
 
 
-def make_guarantee(accounting="total", adjacency="remove-one", budget=1.5, order=2.0) -> Guarantee:
-    return Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting)
+def make_guarantee(accounting="total", adjacency="remove-one", budget=1.5, order=2.0, period=None) -> Guarantee:
+    return Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting, period=period)
 
 
 def make_design(
-    accounting="total", adjacency="remove-one", features="ball", *, budget=1.5, order=2.0, spread=0.0, seed=0, **options
+    accounting="total",
+    adjacency="remove-one",
+    features="ball",
+    *,
+    budget=1.5,
+    order=2.0,
+    period=None,
+    spread=0.0,
+    seed=0,
+    **options,
 ) -> Design:
     """An untrained design for measurements in [-1, 1]; `spread` moves every weight at random, as training would."""
-    guarantee = None if features == "unbounded" else make_guarantee(accounting, adjacency, budget, order)
+    guarantee = None if features == "unbounded" else make_guarantee(accounting, adjacency, budget, order, period)
     fields = FIELDS | {"features": features} | options
     state_mean = np.arange(1.0, fields["num_states"] + 1)
     design = Design.untrained(guarantee, state_mean=state_mean, state_std=2.0, interval_s=0.5, seed=seed, **fields)

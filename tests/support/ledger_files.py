@@ -15,10 +15,11 @@ def head_of(path):
 
 
 def edit(path, *statements):
-    """Change the file, after its triggers were removed."""
+    """Change the file without its triggers, which are put back."""
     connection = apsw.Connection(str(path))
-    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'")]
-    for statement in [*(f"DROP TRIGGER {name}" for name in names), *statements]:
+    triggers = list(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'trigger'"))
+    removed, put_back = [f"DROP TRIGGER {name}" for name, _ in triggers], [sql for _, sql in triggers]
+    for statement in [*removed, *statements, *put_back]:
         connection.execute(statement)
     connection.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dpfuse.ledger import create_ledger, open_ledger, public_rows
+from dpfuse.ledger import Ledger, public_rows
 from support.ledger_contract import STREAMS, make_ledger_design
 
 DESIGN = make_ledger_design("individual", budget=0.001)
@@ -54,7 +54,7 @@ def run_kills(where, published, num_kills, longest_s, seed):
 
     Every second writer is killed only after it has published a row.
     """
-    create_ledger(where, DESIGN, STREAMS).close()
+    Ledger.create(where, DESIGN, STREAMS).close()
     rng = np.random.default_rng(seed)
     published.touch()
     with nursery(where, published) as writers:
@@ -73,7 +73,7 @@ def run_kills(where, published, num_kills, longest_s, seed):
 
 def how_far(where):
     """The last step, and the largest share of its budget that a sensor has spent, which is at most 1."""
-    with open_ledger(where, DESIGN) as ledger:
+    with Ledger.open(where, DESIGN) as ledger:
         budget, accounts = ledger.terms.mechanism.budget, ledger.accounts("north").accounts()
         assert accounts and max(accounts.values()) <= budget
         return ledger.last_step("north"), max(accounts.values()) / budget

@@ -13,8 +13,7 @@ from importlib import import_module
 import numpy as np
 
 from dpfuse import Entry
-from dpfuse.ledger import open_ledger, writer
-from dpfuse.ledger.postgres_store import is_address
+from dpfuse.ledger import Ledger, writer
 from dpfuse.privacy import make_noise
 from support.ledger_kills import DESIGN
 
@@ -29,14 +28,13 @@ def write_until_killed(where: str, published: str, *streams: str) -> None:
     rng = np.random.default_rng()
     file = os.open(published, os.O_RDWR | os.O_APPEND | os.O_CREAT)
     seen = {tuple(line.split()[:2]) for line in open(published)}
-    with open_ledger(where, DESIGN, streams) as ledger:
+    with Ledger.open(where, DESIGN) as ledger:
         for row in (row for stream in streams for row in ledger.rows(stream)):
             if (row.stream, str(row.step)) not in seen:
                 publish(file, row)
         mechanism = ledger.terms.mechanism
         while True:
             step = 1 + max(map(ledger.last_step, streams))
-            ledger.refresh(rng.permutation(IDS))
             entries = []
             for stream in streams:
                 values = rng.uniform(0, 2e-3, (len(IDS), 2))
@@ -50,7 +48,7 @@ def main() -> None:
     writer._PENDING_COMMITS = 3  # so that many are killed while they add debits to the accounts
     for streams in (1, 2):
         make_noise(2 * streams)  # loads OpenDP once for all children
-    import_module("psycopg" if is_address(sys.argv[1]) else "apsw")
+    import_module("apsw")
     print("ready", flush=True)
     for _ in sys.stdin:
         child = os.fork()

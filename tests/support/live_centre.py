@@ -11,13 +11,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import IO
 
 import httpx
 
-from dpfuse.ledger import create_ledger, open_ledger, public_rows, verify
-from dpfuse.wire.tokens import Tokens, new_secret
+from dpfuse.ledger import Ledger, public_rows, verify
+from dpfuse.wire.key_file import KeyFile
+from dpfuse.wire.keys import Keys
 from support.designs import make_design
-from support.wire import PATIENCE_S
+from support.preloaded import Forked, Preloaded
+from support.wire import PATIENCE_S, lines_of, without_skips
 
 INTERVAL_S = 0.1
 SENSORS = range(30)
@@ -26,53 +29,76 @@ SENSORS = range(30)
 class Site:
     """The files of a centre, its address, and how to start it."""
 
+    interval_s, expected_stay = INTERVAL_S, 4.0
+    options: tuple[str, ...] = ()
+    """More options of `dpfuse serve`."""
+    has_relay = True
+    """Whether a relay of its own serves its readers."""
+    sensors = SENSORS
+    """The ids that report to it."""
+    preloaded: Preloaded | None = None
+    """What its process is forked from; None for a new interpreter."""
+
     def __init__(self, folder: Path, ledger: str | Path, *streams: str) -> None:
         self.folder, self.ledger, self.streams = folder, str(ledger), streams or ("main",)
-        self.design = make_design("individual", spread=0.3, horizon=None, expected_stay=4.0, budget=0.2)
+        self.design = make_design("individual", spread=0.3, horizon=None, expected_stay=self.expected_stay, budget=0.2)
         folder.mkdir(exist_ok=True)
         if not (folder / "design.dpfuse").exists():
             self.design.save(folder / "design.dpfuse")
-            new_secret(folder / "secret")
-        self.tokens = Tokens.load(folder / "secret")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+            KeyFile.create(folder / "keys")
+        self.keys = Keys.load(folder / "keys")
+        with socket.create_server(("127.0.0.1", 0)) as free, socket.create_server(("127.0.0.1", 0)) as other:
+            self.port, self.reading_port = free.getsockname()[1], other.getsockname()[1]
+        self.url, self.reading_url = (f"http://127.0.0.1:{port}" for port in (self.port, self.reading_port))
+        if not self.has_relay:
+            self.options, self.reading_url = (*self.options, "--no-relay"), self.url
 
-    def create(self) -> Site:
+    def create(self, bank_id: str | None = None) -> Site:
         """Make its ledger."""
-        create_ledger(self.ledger, self.design, self.streams).close()
+        Ledger.create(self.ledger, self.design, self.streams, bank_id).close()
         return self
 
     def start(self, prelude: str = "") -> Centre:
         return Centre(self, prelude)
 
+    def launch(self, code: str, arguments: list[str], errors: IO[bytes]) -> subprocess.Popen | Forked:
+        """Run the code with these arguments in a process of its own."""
+        if self.preloaded is not None:
+            return self.preloaded.start(code, arguments, errors)
+        command = [sys.executable, "-c", code, *arguments]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=centre_environment(), text=True)
+
     def last_step(self) -> int:
         return max((row.step for row in public_rows(self.ledger)), default=0)
+
+
+def centre_environment() -> dict[str, str]:
+    """The environment of a centre: JAX keeps what it compiles where the tests keep it."""
+    cache = Path(__file__).parents[2] / ".pytest_cache/d/jax"
+    environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"}
+    return environment | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 
 class Centre:
     """The process; `prelude` is run in it before anything else."""
 
     def __init__(self, site: Site, prelude: str) -> None:
-        self._errors = site.folder / f"errors-{site.port}"
-        arguments = {"design": site.folder / "design.dpfuse", "secret": site.folder / "secret", "port": site.port}
-        arguments |= {"ledger": site.ledger, "interval": INTERVAL_S}
+        self._errors, self._has_relay = site.folder / f"errors-{site.port}", site.has_relay
+        arguments = {"design": site.folder / "design.dpfuse", "keys": site.folder / "keys", "port": site.port}
+        arguments |= {"reading-port": site.reading_port, "ledger": site.ledger, "interval": site.interval_s}
         options = [f"--{name}={value}" for name, value in arguments.items()]
-        options += [f"--stream={name}" for name in site.streams]
-        cache = Path(__file__).parents[2] / ".pytest_cache/d/jax"
-        environment = os.environ | {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PLATFORMS": "cpu"}
-        environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
-        command = [sys.executable, "-c", f"{prelude}\nfrom dpfuse.cli import main\nmain()", "serve", *options]
+        options += [*(f"--stream={name}" for name in site.streams), *site.options]
         with open(self._errors, "wb") as errors:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, env=environment, text=True)
+            self.process = site.launch(f"{prelude}\nfrom dpfuse.cli import main\nmain()", ["serve", *options], errors)
 
     def wait_until_up(self) -> None:
-        line = self.process.stdout.readline()
-        assert line.startswith("http"), self.errors
+        names = ["sensors", "readers"][: 1 + self._has_relay]
+        assert [self.process.stdout.readline().split(" ")[0] for _ in names] == names, self.errors
 
     @property
     def errors(self) -> str:
-        return self._errors.read_text()
+        """What it wrote to stderr, apart from the steps that a busy machine makes it skip."""
+        return without_skips(self._errors.read_text())
 
     def wait(self, timeout_s: float = PATIENCE_S) -> int:
         """Wait until it ends; returns its exit code."""
@@ -105,8 +131,12 @@ class Client(threading.Thread):
         super().__init__(daemon=True)
         self.site, self._is_over = site, threading.Event()
 
+    @property
+    def address(self) -> str:
+        return self.site.url
+
     def run(self) -> None:
-        with httpx.Client(base_url=self.site.url, timeout=5) as client:
+        with httpx.Client(base_url=self.address, timeout=5) as client:
             while not self._is_over.is_set():
                 try:
                     self.talk(client)
@@ -133,16 +163,11 @@ class Sensors(Client):
     def talk(self, client: httpx.Client) -> None:
         clock = client.get("/v1/clock").json()
         reports = [
-            {
-                "token": self.site.tokens.issue(sensor),
-                "stream": stream,
-                "step": clock["step"],
-                "values": [random.uniform(-1, 1), random.uniform(-1, 1)],
-            }
+            self.site.keys.issue(sensor).sign(stream, clock["step"], [random.uniform(-1, 1), random.uniform(-1, 1)])
             for stream in self.site.streams
-            for sensor in SENSORS
+            for sensor in self.site.sensors
         ]
-        answer = client.post("/v1/reports", json={"reports": reports})
+        answer = client.post("/v1/reports", **lines_of(*reports))
         if answer.status_code == 503:  # it stops
             raise httpx.HTTPError(answer.json()["error"]["code"])
         assert answer.status_code == 202 and answer.json() == {"received": len(reports), "refused": []}
@@ -156,6 +181,10 @@ class Subscriber(Client):
     def __init__(self, site: Site, stream: str = "main") -> None:
         super().__init__(site)
         self.stream, self.received, self.contradictions = stream, {}, []
+
+    @property
+    def address(self) -> str:
+        return self.site.reading_url
 
     def talk(self, client: httpx.Client) -> None:
         with client.stream("GET", f"/v1/streams/{self.stream}/releases/events?start=1") as answer:
@@ -187,7 +216,7 @@ def check_received(site: Site, subscriber: Subscriber) -> None:
 
 def largest_share(site: Site) -> float:
     """The largest share of its budget that a sensor has spent, which is at most 1."""
-    with open_ledger(site.ledger, site.design) as ledger:
+    with Ledger.open(site.ledger, site.design) as ledger:
         spent, budget = ledger.accounts(ledger.streams[0]).accounts(), ledger.terms.mechanism.budget
         assert set(spent) == set(SENSORS) and max(spent.values()) <= budget
         return max(spent.values()) / budget

@@ -10,18 +10,18 @@ from paho.mqtt import client as paho
 from dpfuse.public.hub import Hub
 from dpfuse.wire.broker import CENTRE, ESTIMATOR
 from dpfuse.wire.intake import Intake
+from dpfuse.wire.keys import Keys
 from dpfuse.wire.mqtt import Bridge
-from dpfuse.wire.tokens import Tokens
 from support.wire import SECRET, wait_for
 
-TOKENS = Tokens(SECRET)
+KEYS = Keys.from_secret(SECRET)
 SENSORS = (7, 8)
 
 
 @contextmanager
-def client(broker, user, password, topics=(), ca=None):
+def client(broker, user, password, topics=(), ca=None, client_id=""):
     """A client that is connected and subscribed, with what it received, the answers to what it sent, and its losses."""
-    one = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+    one = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5)
     one.username_pw_set(user, password)
     if ca is not None:
         one.tls_set(ca)
@@ -45,17 +45,18 @@ def client(broker, user, password, topics=(), ca=None):
         one.loop_stop()
 
 
-def sensor(broker, number, topics=()):
-    return client(broker, str(number), TOKENS.issue(number), topics)
+def sensor(broker, number, topics=(), client_id=""):
+    key = KEYS.issue(number)
+    return client(broker, str(key.name), key.password, topics, client_id=client_id)
 
 
 def estimator(broker, *topics):
-    return client(broker, ESTIMATOR, TOKENS.password(ESTIMATOR), topics)
+    return client(broker, *KEYS.accounts(ESTIMATOR)[0], topics)
 
 
 def report(number=7, step=1, stream="main", values=(0.5, -0.5)):
-    content = {"token": TOKENS.issue(number), "stream": stream, "step": step, "values": list(values)}
-    return f"dpfuse/{stream}/reports/{number}", json.dumps(content)
+    key = KEYS.issue(number)
+    return f"dpfuse/{stream}/reports/{key.name}", json.dumps(key.sign(stream, step, values))
 
 
 def send(one, topic, payload, **options):
@@ -69,7 +70,7 @@ def make_bridge(centre, hub, port, **options):
     """A bridge that reconnects and stops within a moment."""
     wait = hub.wait
     hub.wait = lambda number, timeout_s: wait(number, min(timeout_s, 0.05))
-    bridge = Bridge(Intake(centre, TOKENS), hub, TOKENS.password(CENTRE), "127.0.0.1", port, **options)
+    bridge = Bridge(Intake(centre, KEYS), hub, lambda: KEYS.accounts(CENTRE), "127.0.0.1", port, **options)
     bridge._client.reconnect_delay_set(0.05, 0.1)
     return bridge
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import socket
 import threading
 from contextlib import contextmanager
-from functools import partial
 
 import uvicorn
 
-from dpfuse.ledger import Ledger, public_rows
-from dpfuse.public.hub import Hub
+from dpfuse.ledger import Ledger
 from dpfuse.public.replay_notes import ReplayNotes
-from dpfuse.wire.http import make_app
 from dpfuse.wire.intake import Intake
-from dpfuse.wire.tokens import Tokens
-from support.wire import PATIENCE_S, SECRET, Watch, make_centre, wait_for
+from dpfuse.wire.keys import Keys
+from dpfuse.wire.serve import make_hub
+from support.wire import PATIENCE_S, SECRET, Watch, both, make_centre, make_doors, signer_of, wait_for
 
 LABELS = ["Density [veh/km]"]
 
@@ -36,12 +34,14 @@ def centre_at(folder, design, port=0, streams=("main",), replay=False):
     path = folder / "ledger.db"
     ledger = Ledger.open(path, design) if path.exists() else Ledger.create(path, design, streams)
     centre = make_centre(design, ledger)
-    hub = Hub({name: ledger.last_step(name) for name in ledger.streams}, partial(public_rows, path), centre.past)
+    hub = make_hub(ledger, centre, signer := signer_of(ledger))
     watch = Watch(centre, hub)
-    intake = Intake(centre, Tokens(SECRET), ReplayNotes() if replay else None)
-    app = make_app(centre, watch, hub, intake, labels=LABELS)
+    intake = Intake(centre, Keys.from_secret(SECRET), ReplayNotes() if replay else None)
+    _, doors = make_doors(centre, watch, hub, intake, signer, labels=LABELS)
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1))
+    server = uvicorn.Server(
+        uvicorn.Config(both(*doors), log_level="error", lifespan="off", timeout_graceful_shutdown=1)
+    )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     watch.address, watch.port = f"http://127.0.0.1:{listener.getsockname()[1]}/", listener.getsockname()[1]

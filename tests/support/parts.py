@@ -1,4 +1,4 @@
-"""Real parts that some tests need: a broker, a browser, a database server."""
+"""Real parts that some tests need: a broker, a browser, a database server, a traffic simulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -16,6 +18,12 @@ INSTALL = {
     "chromium": "apt-get install chromium",
     "initdb": "apt-get install postgresql",
     "openssl": "apt-get install openssl",
+    "curl": "apt-get install curl",
+    "promtool": "apt-get install prometheus",
+    "systemd-analyze": "apt-get install systemd",
+    "libsumo": "pip install 'dpfuse[sumo]'",
+    "ray": "pip install 'dpfuse[fleet]'",
+    "kubernetes_validate": "pip install kubernetes-validate",
 }
 # Debian keeps these out of the way of users.
 _ELSEWHERE = ("/usr/sbin", *map(str, sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)))
@@ -30,11 +38,21 @@ def needs(program: str) -> str:
     """The program's path; without the program the test is skipped, or fails if DPFUSE_ALL_PARTS is set."""
     found = find(program)
     if found is None:
-        reason = f"{program} is not here; to run this test: {INSTALL[program]}"
-        if os.environ.get("DPFUSE_ALL_PARTS"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        _skip(program)
     return found
+
+
+def needs_package(name: str) -> None:
+    """Without the package the test is skipped, or fails if DPFUSE_ALL_PARTS is set."""
+    if find_spec(name) is None:
+        _skip(name)
+
+
+def _skip(part: str) -> NoReturn:
+    reason = f"{part} is not here; to run this test: {INSTALL[part]}"
+    if os.environ.get("DPFUSE_ALL_PARTS"):
+        pytest.fail(reason)
+    pytest.skip(reason)
 
 
 @contextmanager

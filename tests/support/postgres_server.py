@@ -61,6 +61,16 @@ class Server:
         self._process.kill()
         self._process.wait()
 
+    def suspend(self) -> None:
+        """Stop the server and its children with SIGSTOP: connections stay, and nothing answers."""
+        for process in (self._process.pid, *_children(self._process.pid)):
+            os.kill(process, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a suspended server go on."""
+        for process in (self._process.pid, *_children(self._process.pid)):
+            os.kill(process, signal.SIGCONT)
+
     def stop(self) -> None:
         """Stop the server regularly."""
         self._process.send_signal(signal.SIGINT)  # PostgreSQL's fast shutdown

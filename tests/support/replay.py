@@ -13,7 +13,8 @@ import numpy as np
 from dpfuse.remote.client import make_client
 from dpfuse.replay.player import Replay
 from dpfuse.replay.scenes import Scene, SceneSequence
-from dpfuse.wire.tokens import Tokens
+from dpfuse.wire.keys import Keys
+from dpfuse.wire.messages import parse_report
 
 SECRET = bytes(range(32))
 INTERVAL_S = 0.05
@@ -46,7 +47,7 @@ class Listener(ThreadingHTTPServer):
     ):
         super().__init__(("127.0.0.1", port), _Handler)
         self.interval_s, self.first_step, self.is_replay, self.horizon = interval_s, first_step, is_replay, horizon
-        self.tokens, self.time, self.start = Tokens(secret), time, time.monotonic()
+        self.keys, self.time, self.start = Keys.from_secret(secret), time, time.monotonic()
         self.reports, self.truth, self.is_closed = [], {}, False
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.thread.start()
@@ -79,15 +80,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer(self.server.clock())
 
     def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        lines = self.rfile.read(int(self.headers["content-length"])).splitlines()
+        body = [json.loads(line) for line in lines]
         centre, now = self.server, self.server.clock()["step"]
         if self.path == "/v1/replay/truth":
-            centre.truth[body["step"]] = body["state"]
+            centre.truth[body[0]["step"]] = body[0]["state"]
             return self.answer({}, 202 if centre.is_replay else 404)
-        tokens = [each.get("token") if isinstance(each, dict) else None for each in body["reports"]]
-        refused = [at for at, token in enumerate(tokens) if not token or centre.tokens.sensor_of(token) is None]
-        centre.reports += [(now, each) for each in body["reports"]]
-        return self.answer({"received": len(tokens) - len(refused), "refused": refused}, 202)
+        parsed = [parse_report(line) for line in lines]
+        refused = [at for at, report in enumerate(parsed) if report is None or centre.keys.check(report)[1]]
+        centre.reports += [(now, each) for each in body]
+        return self.answer({"received": len(lines) - len(refused), "refused": refused}, 202)
 
     def answer(self, content, status=200):
         if self.server.is_closed:
@@ -110,5 +112,7 @@ def scenes():
 def play(centre, seconds, **options):
     told = []
     with make_client(centre.url) as client:
-        player = Replay(client, SceneSequence(scenes(), INTERVAL_S), Tokens(SECRET), tell=told.append, **options)
+        player = Replay(
+            client, SceneSequence(scenes(), INTERVAL_S), Keys.from_secret(SECRET), tell=told.append, **options
+        )
         return player.run(seconds), told

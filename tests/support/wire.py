@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from contextlib import contextmanager
@@ -23,19 +24,24 @@ import uvicorn
 import dpfuse
 from dpfuse.centre import centre as centre_module
 from dpfuse.centre.centre import FusionCentre
-from dpfuse.ledger import Ledger, public_rows
+from dpfuse.ledger import Ledger
 from dpfuse.policy.exact import ExactStep
-from dpfuse.public.hub import Hub
+from dpfuse.public.listening import bind
+from dpfuse.public.reading import make_reading_app
 from dpfuse.public.replay_notes import ReplayNotes
+from dpfuse.public.signatures import Signer, make_key
 from dpfuse.wire.broker import write_broker
-from dpfuse.wire.http import make_app
+from dpfuse.wire.http import make_intake_app
 from dpfuse.wire.intake import Intake
-from dpfuse.wire.tokens import Tokens
+from dpfuse.wire.kept_estimators import keep_estimators
+from dpfuse.wire.keys import Keys
+from dpfuse.wire.serve import make_feed, make_hub
 from support.designs import make_design
 from support.parts import needs
 
 SECRET = b"k" * 32
 JSON = {"content-type": "application/json"}
+NDJSON = {"content-type": "application/x-ndjson"}
 # How long a test waits for something that must happen: long enough for a busy machine.
 PATIENCE_S = 120.0
 _steps = {}
@@ -66,7 +72,8 @@ class Watch:
 class Recorder:
     """In the place of a centre: keeps what it received."""
 
-    streams, ledger_streams, now, is_over, design = ("main",), ("main",), 1, False, None
+    streams, now, is_over, design, past, has_bank = ("main",), 1, False, None, (), False
+    attributes, streams_in_ledger = None, 1
 
     def __init__(self):
         self.got = []
@@ -94,39 +101,78 @@ def make_centre(design, ledger):
         return FusionCentre(design, ledger)
 
 
+def signer_of(ledger):
+    """Signs with the key beside the ledger, which is made if it is missing."""
+    path = Path(f"{ledger.path}.signing-key")
+    if not path.exists():
+        make_key(path)
+    return Signer(path, ledger.terms.ledger_id, ledger.terms.fingerprint)
+
+
 @contextmanager
-def rig(folder, design=None, *, streams=("main",), centre=None, replay=False, **options):
-    """Ledger, centre, hub, watch, tokens and application; `send`, `get` and `call` make requests in process."""
+def rig(folder, design=None, *, streams=("main",), centre=None, replay=False, keys=None, **options):
+    """Ledger, centre, hub, watch, keys and application; `send`, `get` and `call` make requests in process."""
     design = design or endless_design()
     with Ledger.create(folder / "ledger.db", design, streams) as ledger:
         centre = centre or make_centre(design, ledger)
         centre.design = design
-        hub = Hub(dict.fromkeys(ledger.streams, 0), partial(public_rows, ledger.path))
-        watch, tokens = Watch(centre, hub), Tokens(SECRET)
-        intake = Intake(centre, tokens, ReplayNotes() if replay else None)
-        app = make_app(centre, watch, hub, intake, **options)
+        signer = signer_of(ledger)
+        hub = make_hub(ledger, centre, signer)
+        watch, keys = Watch(centre, hub), keys or Keys.from_secret(SECRET)
+        intake = Intake(centre, keys, ReplayNotes() if replay else None)
+        feed, doors = make_doors(centre, watch, hub, intake, signer, **options)
+        app = both(*doors)
         try:
             yield SimpleNamespace(
                 design=design,
                 ledger=ledger,
                 centre=centre,
                 hub=hub,
+                signer=signer,
                 tick=watch.tick,
                 watch=watch,
-                tokens=tokens,
+                keys=keys,
                 intake=intake,
                 app=app,
+                feed=feed,
+                intake_app=doors[0],
+                reading_app=doors[1],
                 call=partial(call, app),
                 get=partial(call, app, "GET"),
-                send=lambda *reports: call(app, "POST", "/v1/reports", json={"reports": list(reports)}),
-                report=partial(make_report, tokens),
+                send=lambda *reports: call(app, "POST", "/v1/reports", **lines_of(*reports)),
+                report=partial(make_report, keys),
             )
         finally:
             hub.close()
 
 
-def make_report(tokens, sensor=7, values=(0.5, -0.5), stream="main", step=1):
-    return {"token": tokens.issue(sensor), "stream": stream, "step": step, "values": list(values)}
+def make_doors(centre, watch, hub, intake, signer, labels=(), **options):
+    """The feed, and both applications: intake and reading."""
+    feed = make_feed(centre, watch, hub, intake, signer.signatory, labels)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = keep_estimators(Path(folder), centre.design, signer)
+    estimator = kept[centre.design.fingerprint[:16]]
+    reading = make_reading_app(feed, estimator, watch.clock, by_design=kept, **options)
+    return feed, (make_intake_app(watch, intake, feed), reading)
+
+
+def both(intake_app, reading_app):
+    """One application with the paths of both, for tests that need no second address."""
+
+    async def app(scope, receive, send):
+        is_intake = scope["type"] == "http" and scope["path"] in ("/v1/reports", "/v1/replay/truth")
+        await (intake_app if is_intake else reading_app)(scope, receive, send)
+
+    return app
+
+
+def make_report(keys, sensor=7, values=(0.5, -0.5), stream="main", step=1):
+    return keys.issue(sensor).sign(stream, step, values)
+
+
+def lines_of(*reports):
+    """The body of a batch and its headers, for httpx."""
+    return {"content": "\n".join(map(json.dumps, reports)).encode(), "headers": NDJSON}
 
 
 def call(app, method, path, **options):
@@ -148,7 +194,7 @@ def unfinished(address):
     """A request whose body is still to come."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as slow:
-        slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n")
+        slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n")
         slow.sendall(b"Content-Length: 100\r\n\r\n{")
         yield slow
 
@@ -156,7 +202,7 @@ def unfinished(address):
 @contextmanager
 def serving(app, **options):
     """The address of a real server with the application, in a thread of its own."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = bind("127.0.0.1", 0)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1, **options
     )
@@ -207,9 +253,9 @@ def free_port():
 class Broker:
     """A real mosquitto with the generated configuration; it can be killed and started again."""
 
-    def __init__(self, folder, tokens, sensors, change=lambda text: text):
+    def __init__(self, folder, keys, sensors, change=lambda text: text):
         self.program, self.port, self.process = needs("mosquitto"), free_port(), None
-        self.configuration = write_broker(folder, tokens, sensors, port=self.port)
+        self.configuration = write_broker(folder, keys, sensors, port=self.port)
         self.configuration.write_text(change(self.configuration.read_text()))
         self.errors = (folder / "mosquitto.log").open("w+")
 
@@ -254,7 +300,7 @@ def command(*arguments, folder, cache=None, first=""):
     environment = os.environ | ({"JAX_COMPILATION_CACHE_DIR": str(cache)} if cache else {})
     environment |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05", "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = str(Path(dpfuse.__file__).parents[1])
-    out, err = (folder / "stdout").open("w+"), (folder / "stderr").open("w+")
+    out, err = (tempfile.TemporaryFile("w+", dir=folder) for _ in range(2))  # two commands may share a folder
     process = subprocess.Popen(
         [sys.executable, "-c", code, *map(str, arguments)], cwd=folder, stdout=out, stderr=err, env=environment
     )
@@ -264,7 +310,7 @@ def command(*arguments, folder, cache=None, first=""):
         return file.read()
 
     try:
-        yield SimpleNamespace(process=process, stdout=lambda: read(out), stderr=lambda: read(err))
+        yield SimpleNamespace(process=process, stdout=lambda: read(out), stderr=lambda: without_skips(read(err)))
     finally:
         if process.poll() is None:
             process.kill()
@@ -273,8 +319,21 @@ def command(*arguments, folder, cache=None, first=""):
         err.close()
 
 
-def address_of(running):
-    """The address that the centre prints when it is up."""
-    wait_for(lambda: "\n" in running.stdout() or running.process.poll() is not None)
+def without_skips(text):
+    """Lines of a log, apart from those on steps that a busy machine makes a centre skip."""
+    lines = text.splitlines(keepends=True)
+    return "".join(line for line in lines if "a step was skipped" not in line and "releases go on" not in line)
+
+
+def addresses_of(running):
+    """The addresses for sensors and for readers, which the centre prints when it is up."""
+    wait_for(lambda: running.stdout().count("\n") == 2 or running.process.poll() is not None)
     assert running.process.poll() is None, running.stderr()
-    return running.stdout().strip()
+    lines = [line.split() for line in running.stdout().splitlines()]
+    assert [name for name, _ in lines] == ["sensors", "readers"]
+    return tuple(address for _, address in lines)
+
+
+def address_of(running):
+    """The address for readers."""
+    return addresses_of(running)[1]

@@ -6,38 +6,42 @@ decides when a step ends, and `tick` returns rows that are committed and may be 
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpfuse import _check
 from dpfuse._arrays import Integers
+from dpfuse.attributes import SensorAttributes
+from dpfuse.centre.held_inputs import HeldInputs
 from dpfuse.centre.inbox import Inbox, as_report, is_whole
-from dpfuse.ledger import Entry, Ledger, create_ledger, open_ledger
+from dpfuse.centre.rebuild import RowsOfStep, as_published, num_steps_between_memories, rebuild, to_memory
+from dpfuse.errors import LedgerMismatch
+from dpfuse.ledger import Entry, Ledger
 from dpfuse.policy.design import Design
-from dpfuse.policy.exact import Carry, ExactStep, Proposal, join_proposals
+from dpfuse.policy.exact import ExactStep, Proposal, join_proposals
 from dpfuse.policy.measurements import as_measurements
-from dpfuse.policy.step import Estimate
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter, as_ids
 from dpfuse.privacy.noise import Noise
 from dpfuse.privacy.release import Accounts, split_by_stream
-from dpfuse.public.hub import num_in_memory
-from dpfuse.public.rows import Published, Row
+from dpfuse.public.rows import Published
+from dpfuse.public_inputs import pack
+
+if TYPE_CHECKING:
+    from dpfuse.ledger.bank.client import BankClient
 
 # Inboxes of steps that ended more than this many steps ago, by the clock, are dropped.
 _KEPT_PAST_STEPS = 2
-# How many past steps g and E read again after a restart, for a design without an end.
-_REBUILT_STEPS = 20_000
 # Rows of the one compiled shape: enough for a street in one call. JAX splits the operations of larger shapes over
 # threads, which takes longer.
 _ROWS_PER_STREAM, _MOST_ROWS = 64, 512
+_NOBODY = np.zeros(0, np.int64)
 
 
 @dataclass
@@ -67,17 +71,27 @@ class FusionCentre:
         - A centre whose ledger fails raises `LedgerRefused` and releases nothing more.
         - After a restart weights, estimates and accounts continue as if the centre had never stopped. What the
           recurrent filter remembers of each sensor starts anew. In a design without an end, g and E no longer know
-          releases that are more than 20,000 steps old.
-        - A step that is skipped is never drawn later. g and E read it as a release of 0 with weight 0.
+          releases that are more than 20,000 steps old. They never read the releases of another design.
+        - A step that is skipped is never drawn later. g and E are told that there was none.
         - After a restart the next step is the one after the last committed step. Steps that were skipped after that one
           are repeated; nothing was released or charged for them.
+        - Public inputs (`receive_inputs`) are those of the committed rows, for E, g and whoever reads the rows. No
+          report, account or number of sensors changes them.
+        - With periods all of this holds within each one. The period of a step is that of the moment at which the step
+          begins, or of its first `work_ahead` or `tick` where no `begin_step` is called; it never goes back. At the
+          first step of a period everything private starts afresh, in all streams: accounts, f's memory, whether a
+          sensor is known, work done ahead, and what a bank has lent. A report is of the period of its step.
         - Neither `repr` nor any error shows a report, an account, an id, or how many there are.
 
     Args:
         design: the design to run.
-        ledger: an open ledger, a path, or postgresql://USER@HOST/DATABASE; refused if it is missing.
+        ledger: an open ledger, or its path; refused if it is missing.
         create: make a new ledger with one stream "main"; refused if there is one already.
         forget_after: after so many steps without a report a sensor's memory is dropped; its account is kept.
+        bank: lends to this centre what its sensors may pay; needed by a ledger that was made for a bank. Then
+            `begin_step` comes before each step, and a step without it adds noise alone.
+        wall_clock: the time in seconds since 1970, for a guarantee with periods and without a bank.
+        attributes: fixed public numbers of each sensor, for a design that reads them. A sensor without them is absent.
     """
 
     def __init__(
@@ -87,25 +101,35 @@ class FusionCentre:
         *,
         create: bool = False,
         forget_after: int = 50,
+        bank: BankClient | None = None,
+        wall_clock: Callable[[], float] = time.time,
+        attributes: SensorAttributes | None = None,
     ) -> None:
         _check.is_count("forget_after", forget_after, 0)
+        self._wall_clock = wall_clock
         self._ledger = _ledger_at(ledger, design, create)
+        self._bank = bank
+        if bank is None and self._ledger.terms.bank_id is not None:
+            raise LedgerMismatch(f"{self._ledger.path} spends what a bank lends to it; name that bank: --bank, bank=")
+        if bank is not None and not bank.lends_to(self._ledger):
+            raise LedgerMismatch(f"{self._ledger.path} is not the ledger of this bank client; give the client's own")
         self.streams = self._ledger.streams
-        self.ledger_streams = self._ledger.terms.streams
-        """All streams of the ledger, also those that other centres write; public."""
-        self.design = design
+        self.design, self.attributes = design, attributes
         self._numbers = {stream: number for number, stream in enumerate(self.streams)}
+        self._to_block = RowsOfStep(self.streams, design.structure.dimension, design.structure.num_public)
         num_rows = min(_ROWS_PER_STREAM * len(self.streams), _MOST_ROWS)
-        self._step = ExactStep(design, num_rows, len(self.streams), forget_after)
+        self._step = ExactStep(design, num_rows, len(self.streams), forget_after, attributes)
         self.warm_up()
-        self.past: list[Published] = []
+        self._carry, self.past = rebuild(self._step, self._ledger, self._accounts(), self._to_block)
         """The last rows that were committed before this centre was opened, with estimates; public."""
-        self._carry = self._rebuild()
+        self._held = self._hold_inputs()
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._open_step: Callable[[], int] | None = None
         self._inboxes: dict[int, Inbox] = {}
         self._early = EarlyWork()
+        self._period, self._begun_step = self._ledger.period, 0
+        self._stored_step = self._carry.num_steps
 
     @property
     def now(self) -> int:
@@ -122,11 +146,13 @@ class FusionCentre:
         """Take a report, from any thread. Nothing shows whether it counts.
 
         It counts if it is for the step in progress or the next one, for a stream of this centre, and the first of this
-        sensor with as many finite numbers as the design has channels.
+        sensor with as many finite numbers as the design has channels. With a design that reads partial reports a
+        channel that is None or not finite is missing, and one finite number is enough.
         """
         if not isinstance(stream, str) or not is_whole(sensor) or not is_whole(step):
             return
-        number, report = self._numbers.get(stream), as_report(values, self.design.structure.num_channels)
+        structure = self.design.structure
+        number, report = self._numbers.get(stream), as_report(values, structure.num_channels, structure.partial_reports)
         if number is None or report is None or not 0 <= sensor < 2**63:
             return
         with self._lock:
@@ -140,16 +166,36 @@ class FusionCentre:
         Args:
             stream: the place of each report's stream in `streams`, shape (m,).
             sensors: their ids, shape (m,).
-            values: shape (m, n_y); a row with a number that is not finite is dropped.
+            values: shape (m, n_y); a row with a number that is not finite is dropped. With a design that reads partial
+                reports such a number is a missing channel, and a row without any finite number is dropped.
         """
         places, ids = as_ids(stream), as_ids(sensors)
         rows = as_measurements(values, (len(ids), self.design.structure.num_channels))
-        is_report = (places >= 0) & (places < len(self.streams)) & (ids >= 0) & np.isfinite(rows).all(-1)
+        is_enough = np.any if self.design.structure.partial_reports else np.all
+        is_report = (places >= 0) & (places < len(self.streams)) & (ids >= 0) & is_enough(np.isfinite(rows), -1)
         block = places[is_report], ids[is_report], rows[is_report]  # copies: the caller may change its arrays
         with self._lock:
             inbox = self._inbox(step)
             if inbox is not None:
                 inbox.add_block(block)
+
+    def receive_inputs(self, stream: str, step: int, values: Any) -> None:
+        """Take public inputs of a step, from any thread: as many numbers as the design reads, None for nothing new.
+
+        They count from the row of the next step on, also if they are of an earlier one, and never if they are of a
+        later one. A call that load delays past the end of its step changes a row: call early in a step, from a process
+        that no report slows down. A row holds the value of the newest step of each input, and its age in steps.
+        Without a clock they count for the step in progress.
+
+        The caller vouches that inputs are public: computed from no report, count, load or connection.
+        """
+        open_step = self._open_step
+        now = self._now - 1 if open_step is None else open_step()
+        number = self._numbers.get(stream) if isinstance(stream, str) else None
+        given = as_report(values, self.design.structure.num_public, partial_reports=True)
+        if self._held is not None and number is not None and given is not None and is_whole(step):
+            if 1 <= step <= now + 1:
+                self._held.give(number, int(step), given, now + 1)
 
     def follow_clock(self, open_step: Callable[[], int] | None) -> None:
         """Let a clock decide which reports are in time, however long a tick takes; None: `now` decides again.
@@ -161,6 +207,36 @@ class FusionCentre:
         with self._lock:
             self._open_step = open_step
 
+    @property
+    def streams_in_ledger(self) -> int:
+        """How many streams the ledger has had, also those that were retired; public."""
+        return len(self._ledger.found.streams)
+
+    @property
+    def has_bank(self) -> bool:
+        """Whether the accounts of the sensors are shared with other centres; public."""
+        return self._bank is not None
+
+    def check_interval(self, interval_s: float) -> None:
+        """Refuse an interval that is too long for the bank's epochs."""
+        if self._bank is not None:
+            self._bank.check_interval(interval_s)
+
+    def begin_step(self, closes_at_s: float, interval_s: float) -> bool:
+        """Begin the period of the step in progress and, with a bank, borrow for it; returns whether to release it.
+
+        Args:
+            closes_at_s: the moment at which the step ends, by the monotonic clock.
+            interval_s: from one step to the next.
+        """
+        if self._bank is None:
+            self._follow_period(self._wall_clock() + closes_at_s - interval_s - time.monotonic())
+            return True
+        allowed = self._bank.begin_step(self._now, closes_at_s, interval_s)
+        self._start_afresh()
+        self._lend(*allowed)
+        return self._bank.may_release
+
     def tick(self) -> list[Published]:
         """End the step of all streams: contribute, commit (debit, draw and record), estimate.
 
@@ -168,19 +244,25 @@ class FusionCentre:
             ValueError: the design has ended.
             LedgerRefused: nothing of this step or a later one may be published.
         """
+        if self._begun_step != self._now:
+            self._follow_period(self._wall_clock())
         step, reports, early = self._close_step()
         noise = early.noise or self._draw_noise()
         block = reports.by_stream(self.design.structure.num_channels)
-        self._ledger.refresh(block[1])
         if len(block[1]) or not early.proposals:
             early.proposals.append(self._step.propose(self._carry, *block))
         proposal = join_proposals(early.proposals)
         self._carry, many = self._step.charge(self._carry, proposal)
         own_ids = split_by_stream(proposal.sensors, proposal.stream, len(self.streams))
-        entries = [Entry(name, step, one, own) for name, one, own in zip(self.streams, many, own_ids, strict=True)]
+        inputs = [None] * len(many) if self._held is None else [pack(one) for one in self._held.at(step)]
+        parts = zip(self.streams, many, own_ids, inputs, strict=True)
+        entries = [Entry(name, step, one, own, given) for name, one, own, given in parts]
         rows = self._ledger.commit(entries, noise)
-        self._carry, estimate = self._step.estimate_many(self._carry, *self._released(rows))
-        return _published(rows, estimate)
+        if self._bank is not None:
+            self._bank.note(proposal.sensors)
+            self._lend(_NOBODY, _NOBODY)
+        self._carry, estimate = self._step.estimate_many(self._carry, *self._to_block(rows))
+        return as_published(rows, estimate)
 
     def work_ahead(self) -> None:
         """Start drawing the noise of the step in progress, and run the filter on the reports received so far.
@@ -190,9 +272,9 @@ class FusionCentre:
         """
         if self.is_over:
             return
+        if self._begun_step != self._now:
+            self._follow_period(self._wall_clock())
         self._early.noise = self._early.noise or self._draw_noise()
-        if self._ledger.is_shared:  # what a sensor has left is known only once its account is locked
-            return
         with self._lock:
             reports = self._inboxes.pop(self._now, None)
         if reports is not None:
@@ -202,7 +284,7 @@ class FusionCentre:
     def skip(self) -> None:
         """End the step without a release; its reports are dropped."""
         self._close_step()
-        self._carry, _ = self._step.follow(self._carry, *self._released([]))
+        self._carry, _ = self._step.follow(self._carry, *self._to_block([]))
 
     def warm_up(self) -> None:
         """Run one step without reports on throw-away accounts.
@@ -214,12 +296,18 @@ class FusionCentre:
         carry = self._step.init()
         no_reports = Inbox().by_stream(self.design.structure.num_channels)
         carry, _ = self._step.charge(carry, self._step.propose(carry, *no_reports))
-        self._step.estimate_many(carry, *self._released([]))
+        self._step.estimate_many(carry, *self._to_block([]))
 
     def maintain(self) -> None:
-        """Checkpoint the ledger and make room for more sensors, between steps, so that the next steps are quick."""
+        """Checkpoint the ledger and make room for more sensors, between steps, so that the next steps are quick.
+
+        Now and then it also stores what g and E remember, so that a restart is quick.
+        """
         self._ledger.checkpoint()
         self._carry.grow()
+        if self._carry.num_steps >= self._stored_step + num_steps_between_memories(len(self.streams)):
+            self._ledger.keep_memory(to_memory(self._carry))
+            self._stored_step = self._carry.num_steps
 
     def step(self, reports: Mapping[int, Any], stream: str = "main") -> Published:
         """One whole step: takes each sensor's report, by id, and returns what may be published of that stream."""
@@ -263,57 +351,49 @@ class FusionCentre:
             early, self._early = self._early, EarlyWork()
             return step, self._inboxes.pop(step, None) or Inbox(), early
 
+    def _follow_period(self, unix_s: float) -> None:
+        """Begin the period of that moment for the step in progress, unless it or a later one has begun."""
+        self._begun_step, period = self._now, self._ledger.terms.guarantee.period_at(unix_s)
+        if self._bank is None and period is not None and period > (-1 if self._period is None else self._period):
+            self._ledger.begin_period(period)
+            self._start_afresh()
+
+    def _start_afresh(self) -> None:
+        """Forget everything private of the period before, if the ledger is in a new one."""
+        if self._ledger.period != self._period:
+            self._period, self._early = self._ledger.period, EarlyWork()
+            self._carry = self._step.begin_period(self._carry, self._accounts())
+
+    def _hold_inputs(self) -> HeldInputs | None:
+        """The public inputs that E holds after the last step; None for a design that reads none."""
+        constants, held = self.design.policy.constants, self._carry.public.held
+        if held is None or constants.public_low is None or constants.public_high is None:
+            return None
+        inputs = HeldInputs(len(self.streams), constants.public_low, constants.public_high)
+        inputs.resume(held, self._carry.num_steps)
+        return inputs
+
     def _draw_noise(self) -> Noise:
         return Noise(self.design.structure.dimension * len(self.streams))
 
-    def _rebuild(self) -> Carry:
-        """The carry after all committed steps: g and E read the rows again, and the accounts are the ledger's.
-
-        A design without an end may have years of rows, so g and E read the last `_REBUILT_STEPS` only. That keeps the
-        guarantee, since the weights may be any function of past releases, and changes little, since g and E hardly
-        depend on a release that old. The accounts hold everything that was ever spent.
-        """
-        last = max(map(self._ledger.last_step, self.streams))
-        first = max(1, last - _REBUILT_STEPS + 1) if self.design.structure.horizon is None else 1
-        carry = self._step.init(self._accounts())._replace(num_steps=first - 1)
-        own_rows = (self._ledger.rows(stream, first) for stream in self.streams)
-        rows = heapq.merge(*own_rows, key=lambda row: row.step)
-        for step, together in itertools.groupby(rows, key=lambda row: row.step):
-            for _ in range(carry.num_steps + 1, step):
-                carry, _ = self._step.follow(carry, *self._released([]))
-            due = {row.stream: row for row in together}
-            carry, estimate = self._step.follow(carry, *self._released(list(due.values())))
-            if step > last - num_in_memory(len(self.streams)):
-                self.past += _published([due.get(stream) for stream in self.streams], estimate)
-        return carry
-
-    def _released(self, rows: Sequence[Row]) -> tuple[Integers, Integers]:
-        """The weights, shape (streams,), and values, shape (streams, d), of these rows; zeros for other streams."""
-        weights = np.zeros(len(self.streams), np.int64)
-        values = np.zeros((len(self.streams), self.design.structure.dimension), np.int64)
-        places = [self._numbers[row.stream] for row in rows]
-        weights[places] = [row.fusion_weight for row in rows]
-        values[places] = np.frombuffer(b"".join(row.release for row in rows), "<i8").reshape(-1, values.shape[1])
-        return weights, values
+    def _lend(self, sensors: Integers, amounts: Integers) -> None:
+        """Let the sensors of the coming step pay these amounts, and nothing else."""
+        mechanism = self._step.mechanism
+        accounts = IndividualFilter.lending(mechanism.budget, mechanism.factor, sensors, amounts)
+        self._carry = self._carry._replace(accounts=accounts)
 
     def _accounts(self) -> Accounts:
+        if self._bank is not None:
+            return IndividualFilter.lending(self._step.mechanism.budget, self._step.mechanism.factor, _NOBODY, _NOBODY)
         own = [self._ledger.accounts(stream) for stream in self.streams]
         if isinstance(own[0], IndividualFilter):
             return own[0]
         return tuple(account for account in own if isinstance(account, TotalFilter))
 
 
-def _published(rows: Sequence[Row | None], estimate: Estimate) -> list[Published]:
-    def tuples(values: Any) -> Iterator[tuple[float, ...]]:
-        return map(tuple, np.asarray(values).tolist())
-
-    estimates = zip(rows, tuples(estimate.mean), tuples(estimate.std), strict=True)
-    return [Published(row, mean, std) for row, mean, std in estimates if row is not None]
-
-
 def _ledger_at(where: Ledger | str | os.PathLike[str], design: Design, create: bool) -> Ledger:
     if isinstance(where, str | os.PathLike):
-        return create_ledger(where, design) if create else open_ledger(where, design)
+        return Ledger.create(where, design) if create else Ledger.open(where, design)
     if create:
         raise ValueError("create must be False for a ledger that is open; name a path to make one")
     return where

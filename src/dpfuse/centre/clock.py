@@ -7,7 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from dpfuse import _check
 from dpfuse.centre.centre import FusionCentre
@@ -16,6 +16,20 @@ from dpfuse.public.status import TickerStatus
 
 # `work_ahead` is called at most so many intervals before the end of a step.
 _LEAD = 0.25
+
+
+SkipReason = Literal["late", "bank"]
+"""`late`: the step's moment had passed before its work began. `bank`: the bank has not answered for its patience."""
+
+
+class StepObserver:
+    """Told about every step, in the ticker's thread, after its release; its methods must be quick."""
+
+    def on_release(self, step: int, latency_s: float) -> None:
+        """The step was published. How long its work took is private, as it depends on who reports."""
+
+    def on_skip(self, step: int, reason: SkipReason) -> None:
+        """The step was skipped; public."""
 
 
 class Ticker:
@@ -28,19 +42,22 @@ class Ticker:
         - Rows are published at t0 + n interval + delay for a whole n, as precisely as a thread wakes up, and never
           earlier than the moment of their own step. Work that is late is published at the next such moment.
         - A step is skipped if its own moment has passed before its work begins. It is never drawn late.
+        - With a bank that has not answered for its patience, steps are skipped.
         - If the work of step k is late by less than one interval, step k + 1 is skipped and step k + 2 is on time.
         - Whether a report is in time is decided by the clock when it arrives. A centre that is busy neither extends nor
           shortens the time for reports.
         - `clock` depends on the start and the settings alone.
-        - Changes of the wall clock have no effect.
+        - Changes of the wall clock have no effect, but for a guarantee with periods: it says which period it is.
         - Any error stops the ticker and every later release; `on_error` is called with it.
 
     Args:
         centre: the centre to run; nothing else may call its `tick` and `skip` meanwhile.
         publish: called with what may be published, in the ticker's thread; it should return soon.
+        prepare: called with the same between the commit and that moment, such as to sign it.
         interval_s: seconds between releases; the design's by default.
         delay_s: seconds from the end of a step to its release; half the interval by default, at most the interval.
         on_error: called with the error that stopped the ticker.
+        observer: told about every step.
     """
 
     def __init__(
@@ -50,17 +67,21 @@ class Ticker:
         interval_s: float | None = None,
         delay_s: float | None = None,
         on_error: Callable[[BaseException], object] = lambda error: None,
+        prepare: Callable[[list[Published]], object] = lambda published: None,
+        observer: StepObserver | None = None,
     ) -> None:
         self.interval_s = _check.is_positive(
             "interval_s", centre.design.interval_s if interval_s is None else interval_s
         )
         self.delay_s = _check.is_positive("delay_s", self.interval_s / 2 if delay_s is None else delay_s)
+        centre.check_interval(self.interval_s)
         if self.delay_s > self.interval_s:
             raise ValueError(f"delay_s must be at most the interval, {self.interval_s:g} s, got {self.delay_s:g}")
         self.status: TickerStatus = "stopped"
         self.last_latency_s = 0.0
         """How long the last step took. Private except in a replay, as it depends on who reports."""
-        self._centre, self._publish, self._on_error = centre, publish, on_error
+        self._centre, self._publish, self._on_error, self._prepare = centre, publish, on_error, prepare
+        self._observer = observer or StepObserver()
         self._thread = threading.Thread(target=self._run, name="dpfuse-ticker", daemon=True)
         # `work_ahead` begins only after the release of the step before, so that it cannot delay that release.
         self._lead_s = min(_LEAD * self.interval_s, (self.interval_s - self.delay_s) / 2)
@@ -120,20 +141,27 @@ class Ticker:
             self._has_begun.set()
 
     def _tick_until_over(self) -> None:
-        while not self._centre.is_over and self._wait_until(self._closes_at(self._centre.now) - self._lead_s):
-            step = self._centre.now
-            if time.monotonic() >= self._leaves_at(step):
+        while not self._centre.is_over:
+            step, reason = self._centre.now, "late"
+            if time.monotonic() < self._leaves_at(step):
+                reason = "" if self._centre.begin_step(self._closes_at(step), self.interval_s) else "bank"
+            if not self._wait_until(self._closes_at(step) - self._lead_s):
+                return
+            if reason or time.monotonic() >= self._leaves_at(step):
                 self._centre.skip()
+                self._observer.on_skip(step, "bank" if reason == "bank" else "late")
                 continue
             if time.monotonic() < self._closes_at(step):
                 self._centre.work_ahead()
             if not self._wait_until(self._closes_at(step)):
                 return
             due = self._tick()
+            self._prepare(due)
             done_at = time.monotonic()
             self.last_latency_s = done_at - self._closes_at(step)
             num_late = max(0, math.ceil((done_at - self._leaves_at(step)) / self.interval_s))
             self._publish_at(self._leaves_at(step + num_late), due)
+            self._observer.on_release(step, self.last_latency_s)
 
     def _tick(self) -> list[Published]:
         """End the step, without garbage collection meanwhile."""

@@ -41,17 +41,27 @@ def _as_block(reports: dict[tuple[int, int], tuple[float, ...]], num_channels: i
     return stream, ids, as_measurements(list(reports.values()), (len(ids), num_channels))
 
 
-def as_report(values: Any, num_channels: int) -> tuple[float, ...] | None:
-    """The values as finite numbers; None if they are not `num_channels` finite numbers."""
+def as_report(values: Any, num_channels: int, partial_reports: bool = False) -> tuple[float, ...] | None:
+    """The values as finite numbers; None if they are not `num_channels` finite numbers.
+
+    Args:
+        partial_reports: whether a report may lack channels. One that is None or not finite then is NaN, and a report
+            without any channel is None.
+    """
     if isinstance(values, np.ndarray):
         values = values.tolist()
     if not isinstance(values, list | tuple) or len(values) != num_channels:
         return None
+    if partial_reports:
+        values = [math.nan if value is None else value for value in values]
     try:
         report = tuple(float(value) for value in values if _is_number(value))
     except OverflowError:
         return None
-    return report if len(report) == num_channels and all(map(math.isfinite, report)) else None
+    if len(report) < num_channels:
+        return None
+    is_enough = any if partial_reports else all
+    return report if is_enough(map(math.isfinite, report)) else None
 
 
 # The plain types come first, as a check against the abstract class takes ten times as long.

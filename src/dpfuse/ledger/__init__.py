@@ -1,11 +1,13 @@
 """Trusted and durable: a step is checked, debited and recorded here before it is published, and never drawn again."""
 
+from dpfuse.ledger.backups import backup, restore
 from dpfuse.ledger.entries import Entry
-from dpfuse.ledger.places import create_ledger, name_of, open_ledger, public_rows, verify
-from dpfuse.ledger.postgres import PostgresLedger
-from dpfuse.ledger.postgres_reader import join
-from dpfuse.ledger.reader import LedgerCheck, StreamCheck
+from dpfuse.ledger.events import Restored
+from dpfuse.ledger.progress import LedgerCheck, StreamCheck
+from dpfuse.ledger.reader import public_rows, verify
+from dpfuse.ledger.signed import Signed
 from dpfuse.ledger.terms import Terms
+from dpfuse.ledger.upgrades import upgrade
 from dpfuse.ledger.writer import Ledger
 from dpfuse.public.rows import Row
 
@@ -13,14 +15,14 @@ __all__ = [
     "Entry",
     "Ledger",
     "LedgerCheck",
-    "PostgresLedger",
+    "Restored",
     "Row",
+    "Signed",
     "StreamCheck",
     "Terms",
-    "create_ledger",
-    "join",
-    "name_of",
-    "open_ledger",
+    "backup",
     "public_rows",
+    "restore",
+    "upgrade",
     "verify",
 ]

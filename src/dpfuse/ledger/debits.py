@@ -38,8 +38,13 @@ class Debits(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The exact sum. numpy's sum wraps for large costs, so the high and the low bits are added separately."""
-        return (int((self.costs >> 31).sum()) << 31) + int((self.costs & (2**31 - 1)).sum())
+        """The exact sum of the costs."""
+        return exact_sum(self.costs)
+
+
+def exact_sum(amounts: Integers) -> int:
+    """The exact sum. numpy's sum wraps for large amounts, so the high and the low bits are added separately."""
+    return (int((amounts >> 31).sum()) << 31) + int((amounts & (2**31 - 1)).sum())
 
 
 NO_DEBITS = Debits(np.zeros(0, np.int64), np.zeros(0, np.int64))

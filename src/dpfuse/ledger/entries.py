@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,9 +11,11 @@ from numpy.typing import ArrayLike
 from dpfuse import _check
 from dpfuse.errors import BudgetExceeded
 from dpfuse.ledger.debits import Debits
+from dpfuse.ledger.progress import LedgerCheck
 from dpfuse.ledger.terms import Terms
 from dpfuse.privacy.budget import as_ids
-from dpfuse.privacy.release import Charged
+from dpfuse.privacy.release import Charged, Release
+from dpfuse.public.rows import Row, to_bytes
 
 # More than any budget, see `Guarantee`.
 _TOO_MUCH = 2**62
@@ -28,24 +30,32 @@ class Entry:
         step: its number, from 1 on. Steps may be skipped. A skipped step is refused once a later one is committed.
         charged: what `ExactStep.contribute` or `Mechanism.charge` returned.
         ids: of the sensors that were charged, shape (m,); not needed in total accounting.
+        inputs: the public inputs that E reads with the release, see `dpfuse.public_inputs.pack`; None for a design
+            that reads none.
     """
 
     stream: str
     step: int
     charged: Charged
     ids: ArrayLike = field(default=(), repr=False)
+    inputs: bytes | None = None
 
 
-def check_entries(entries: Sequence[Entry], terms: Terms, streams: Collection[str]) -> None:
-    """Refuse entries that no ledger with these terms and streams could hold."""
+def check_entries(entries: Sequence[Entry], terms: Terms) -> None:
+    """Refuse entries that no ledger with these terms could hold."""
     for entry in entries:
-        _check.is_one_of("stream", entry.stream, streams)
+        _check.is_one_of("stream", entry.stream, terms.streams)
         if _check.is_count("step", entry.step, 1) >= 2**63:
             raise ValueError(f"step must be below 2^63, got {entry.step}")
         if terms.horizon is not None and entry.step > terms.horizon:
             raise ValueError(
                 f"step must be at most {terms.horizon}, got {entry.step}; the design ends there and never starts again "
                 f"on these sensors"
+            )
+        if not terms.has_inputs(entry.inputs):
+            raise ValueError(
+                f"inputs must be those that the design reads, {terms.num_public} for each step, got "
+                f"{len(entry.inputs or b'')} bytes; see dpfuse.public_inputs.pack"
             )
     if len({entry.stream for entry in entries}) < len(entries):
         raise ValueError("entries must be of different streams; commit the steps of one stream one by one")
@@ -68,6 +78,19 @@ def left_after(entry: Entry, left: int, factor: int) -> int:
     if cost > left:
         raise BudgetExceeded(f"stream {entry.stream!r} has {left} squared grid steps left and the step costs {cost}")
     return left - cost
+
+
+def make_rows(
+    entries: Sequence[Entry], releases: Sequence[Release], progress: LedgerCheck, left: Mapping[str, int | None]
+) -> list[Row]:
+    """The rows of the entries with their releases; `left` is what each stream has left after them."""
+    rows = []
+    for entry, release in zip(entries, releases, strict=True):
+        stream, remaining = progress.streams[entry.stream], left[entry.stream]
+        cost = None if stream.budget_left is None or remaining is None else stream.budget_left - remaining
+        content = (entry.stream, int(entry.step), to_bytes(release), int(release.fusion_weight), cost, remaining)
+        rows.append(Row.after(stream.last_hash, *content, progress.terms.design_id, progress.period, entry.inputs))
+    return rows
 
 
 def sum_debits(entries: Sequence[Entry]) -> Debits:

@@ -15,9 +15,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from dpfuse.errors import LedgerRefused
+from dpfuse.errors import LedgerRefused, LedgerUnavailable
+from dpfuse.ledger.folder import check_private_folder, make_private_folder
 
-_KIND = "dpfuse-ledger-head-1"
+_KIND = "dpfuse-ledger-head-2"
 
 MISSING_REMEDY = (
     "put the ledger back, or give the path of the right one; a new ledger is only for sensors that no other ledger has "
@@ -27,15 +28,16 @@ MISSING_REMEDY = (
 
 
 class Head(NamedTuple):
-    """The last commit: its ledger, its number (0 before the first) and its tip."""
+    """The last commit: its ledger, its number (0 before the first), its tip and the private tip."""
 
     ledger_id: str
     number: int
     tip: bytes
+    private_tip: bytes
 
     def to_line(self) -> bytes:
         """One line, of the same length for every commit of a ledger."""
-        content = f"{_KIND} {self.ledger_id} {self.number:020d} {self.tip.hex()}"
+        content = f"{_KIND} {self.ledger_id} {self.number:020d} {self.tip.hex()} {self.private_tip.hex()}"
         return f"{content} {_checksum(content)}\n".encode()
 
 
@@ -61,23 +63,22 @@ def read_head(path: Path) -> Head:
 class HeadFile:
     """The head file, opened by the one writer and locked until `close` or the end of the process."""
 
-    _IS_EXCLUSIVE = True
-
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path = path
+        if create:
+            make_private_folder(path.parent)
+        check_private_folder(path.with_suffix(""))
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if create else 0)
         try:
             self._file = os.open(path, flags, 0o600)
         except FileNotFoundError:
             read_head(path)  # raises the error with the remedy
             raise
-        if not self._IS_EXCLUSIVE:
-            return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._file)
-            raise LedgerRefused(
+            raise LedgerUnavailable(
                 f"{path.with_suffix('')} has a writer already, in this process or another; stop that one first"
             ) from None
 
@@ -94,29 +95,14 @@ class HeadFile:
             self._file = -1
 
 
-class SharedHeadFile(HeadFile):
-    """The head file of a ledger that several processes of a host write to; its number never decreases."""
-
-    _IS_EXCLUSIVE = False
-
-    def write(self, head: Head, *, sync: bool = False) -> None:
-        """Overwrite the line, unless another process has written a later commit."""
-        fcntl.flock(self._file, fcntl.LOCK_EX)
-        try:
-            before = _parse(os.pread(self._file, 4096, 0))
-            if before is None or before.number < head.number:
-                super().write(head, sync=sync)
-        finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-
-
 def _parse(line: bytes) -> Head | None:
     try:
         content, _, checksum = line.decode().rstrip("\n").rpartition(" ")
-        kind, ledger_id, number, tip = content.split(" ")
+        kind, ledger_id, number, *tips = content.split(" ")
         if kind != _KIND or checksum != _checksum(content):
             return None
-        return Head(ledger_id, int(number), bytes.fromhex(tip))
+        tip, private_tip = map(bytes.fromhex, tips)
+        return Head(ledger_id, int(number), tip, private_tip)
     except ValueError:  # UnicodeDecodeError is one, too
         return None
 

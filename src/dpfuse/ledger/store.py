@@ -11,23 +11,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpfuse._extras import requires_extra
-from dpfuse.errors import LedgerRefused
+from dpfuse.errors import LedgerMismatch, LedgerRefused, LedgerUnavailable
 from dpfuse.ledger.head import MISSING_REMEDY, head_path
+from dpfuse.ledger.progress import LedgerCheck
+from dpfuse.ledger.seals import write_seal
 from dpfuse.ledger.terms import Terms
 
 if TYPE_CHECKING:
     from apsw import Connection
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 8
+UPGRADED_VERSION = 7
+"""What the writer brings to this version, see `dpfuse.ledger.migrations`."""
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
+_PASSING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SETTINGS = (errno.ENOTDIR, errno.EISDIR, errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)
 _MOST_LOG_PAGES = 16_384  # 64 MB
 
 # Rows are stored by step and then by stream, so that streams which step together write to the same few pages.
-# {budget} is the whole budget, at most 2^61 by the bounds of `Guarantee`: a sum of two accounts stays below 2^63.
+# {budget} is the budget at creation, at most 2^61 by the bounds of `Guarantee`: a sum of two accounts stays below 2^63.
 _SCHEMA = """
-CREATE TABLE terms (content TEXT NOT NULL) STRICT;
-CREATE TABLE commits (number INTEGER PRIMARY KEY, tip BLOB NOT NULL, debited TEXT NOT NULL) STRICT;
+CREATE TABLE events (commit_number INTEGER PRIMARY KEY, kind TEXT NOT NULL, content TEXT NOT NULL) STRICT;
+CREATE TABLE commits (number INTEGER PRIMARY KEY, tip BLOB NOT NULL, commitment BLOB NOT NULL) STRICT;
 CREATE TABLE releases (
     stream TEXT NOT NULL,
     step INTEGER NOT NULL CHECK (step >= 1),
@@ -35,6 +41,9 @@ CREATE TABLE releases (
     fusion_weight INTEGER NOT NULL CHECK (fusion_weight >= 0),
     cost INTEGER CHECK (cost >= 0),
     budget_left INTEGER CHECK (budget_left BETWEEN 0 AND {budget}),
+    design TEXT NOT NULL,
+    period INTEGER CHECK (period >= 0),
+    inputs BLOB,
     hash BLOB NOT NULL,
     commit_number INTEGER NOT NULL,
     PRIMARY KEY (step, stream)
@@ -44,7 +53,39 @@ CREATE TABLE accounts (
     sensor INTEGER NOT NULL CHECK (sensor >= 0),
     spent INTEGER NOT NULL CHECK (spent BETWEEN 0 AND {budget})
 ) STRICT;
-CREATE TABLE debits (commit_number INTEGER PRIMARY KEY, sensors BLOB NOT NULL, costs BLOB NOT NULL) STRICT;
+CREATE TABLE debits (
+    commit_number INTEGER PRIMARY KEY,
+    nonce BLOB NOT NULL,
+    sensors BLOB NOT NULL,
+    costs BLOB NOT NULL
+) STRICT;
+CREATE TABLE streams (
+    name TEXT PRIMARY KEY,
+    num_rows INTEGER NOT NULL,
+    last_step INTEGER NOT NULL,
+    budget_left INTEGER,
+    last_hash BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE memories (
+    slot INTEGER PRIMARY KEY CHECK (slot IN (0, 1)),
+    commit_number INTEGER NOT NULL,
+    step INTEGER NOT NULL,
+    design TEXT NOT NULL,
+    content BLOB NOT NULL,
+    digest BLOB NOT NULL
+) STRICT;
+CREATE TABLE signatures (
+    stream TEXT PRIMARY KEY,
+    step INTEGER NOT NULL,
+    public_key TEXT NOT NULL,
+    signature BLOB NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE TABLE seals (
+    commit_number INTEGER PRIMARY KEY,
+    nonce BLOB NOT NULL,
+    commitment BLOB NOT NULL,
+    private_tip BLOB NOT NULL
+) STRICT;
 CREATE TRIGGER releases_only_follow BEFORE INSERT ON releases
     WHEN EXISTS (SELECT 1 FROM releases WHERE step > new.step AND stream = new.stream)
     BEGIN SELECT RAISE(ABORT, 'a step is behind the last one'); END;
@@ -52,7 +93,22 @@ CREATE TRIGGER accounts_only_grow BEFORE UPDATE ON accounts WHEN new.spent < old
     BEGIN SELECT RAISE(ABORT, 'there are no refunds'); END;
 CREATE TRIGGER debits_stay_as_they_are BEFORE UPDATE ON debits
     BEGIN SELECT RAISE(ABORT, 'debits are not changed'); END;
-CREATE TRIGGER accounts_stay BEFORE DELETE ON accounts BEGIN SELECT RAISE(ABORT, 'accounts are kept'); END;
+CREATE TRIGGER accounts_stay BEFORE DELETE ON accounts
+    WHEN NOT EXISTS (SELECT 1 FROM events WHERE kind = 'period' AND commit_number = (SELECT max(number) FROM commits))
+    BEGIN SELECT RAISE(ABORT, 'accounts are kept until their period ends'); END;
+"""
+# In a ledger with a bank. `balances` are those at the opening; NULL before that. `spent` is NULL before the closing.
+# `last_answer` has at most one row.
+_SLICES = """
+CREATE TABLE slices (
+    epoch INTEGER PRIMARY KEY,
+    generation INTEGER NOT NULL,
+    sensors BLOB NOT NULL,
+    amounts BLOB NOT NULL,
+    balances BLOB,
+    spent BLOB
+) STRICT;
+CREATE TABLE last_answer (generation INTEGER PRIMARY KEY, boundary INTEGER NOT NULL, mark TEXT NOT NULL) STRICT;
 """
 _APPEND_ONLY = """
 CREATE TRIGGER {table}_{action} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END;
@@ -70,10 +126,11 @@ def make_tables(path: Path, terms: Terms) -> None:
     """Write an empty ledger to a new file that only its owner may read. If that fails, no file stays."""
     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600))
     try:
-        with closing(connect(path, is_new=True)) as connection:
+        with closing(connect(path, version=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(_script(terms))
-            connection.execute("INSERT INTO terms VALUES (?)", (terms.to_json(),))
+            connection.execute(script(terms))
+            connection.execute("INSERT INTO events VALUES (0, 'terms', ?)", (terms.to_json(),))
+            write_seal(connection, LedgerCheck.at_start(terms), (b"", b""))
             connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}; PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute("COMMIT")
         sync_folder(path.parent)
@@ -83,24 +140,52 @@ def make_tables(path: Path, terms: Terms) -> None:
         raise
 
 
-def _script(terms: Terms) -> str:
-    tables, actions = ("terms", "commits", "releases"), ("UPDATE", "DELETE")
+def script(terms: Terms) -> str:
+    """The statements that make the tables and triggers of a ledger that is created with these terms."""
+    tables, actions = ("events", "commits", "releases", "seals"), ("UPDATE", "DELETE")
     append_only = (_APPEND_ONLY.format(table=table, action=action) for table in tables for action in actions)
-    return _SCHEMA.format(budget=terms.mechanism.budget) + "".join(append_only)
+    slices = "" if terms.bank_id is None else _SLICES
+    return _SCHEMA.format(budget=terms.mechanism.budget) + slices + "".join(append_only)
 
 
-def connect(path: Path, *, read_only: bool = False, is_new: bool = False) -> Connection:
-    """A connection to a ledger of this version. A commit on it is on the disk when it returns."""
+def check_schema(connection: Connection, path: Path, statements: str) -> None:
+    """Refuse a ledger whose tables, constraints or triggers are not those that these statements of `script` make."""
+    if _schema(connection) != schema_of(statements):
+        raise LedgerRefused(
+            f"{path}: its tables or triggers were changed by hand, so its rows may have been, too; put the right "
+            f"file back, never an old copy"
+        )
+
+
+def schema_of(statements: str) -> set[Any]:
+    """Kind, name, table and text of everything that the statements make."""
+    with closing(sqlite().Connection(":memory:")) as fresh:
+        fresh.execute(statements)
+        return _schema(fresh)
+
+
+def _schema(connection: Connection) -> set[Any]:
+    return set(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema"))
+
+
+def version_of(connection: Connection) -> int | None:
+    """The version of a ledger; None for another file."""
+    is_ledger = connection.pragma("application_id") == _APPLICATION_ID
+    return int(connection.pragma("user_version")) if is_ledger else None
+
+
+def connect(path: Path, *, read_only: bool = False, version: int | None = SCHEMA_VERSION) -> Connection:
+    """A connection to a ledger of this version, None for a new file. A commit on it is on the disk when it returns."""
     apsw = sqlite()
     check_exists(path)
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
-        raise LedgerRefused(f"{path} holds private accounts and others may read it; chmod 600 it")
+        raise LedgerMismatch(f"{path} holds private accounts and others may read it; chmod 600 it")
     access = apsw.SQLITE_OPEN_READONLY if read_only else apsw.SQLITE_OPEN_READWRITE
     connection: Connection = apsw.Connection(str(path), flags=access)
     try:
         connection.set_busy_timeout(_WAIT_MS)
-        if not is_new:
-            _check_version(connection, path)
+        if version is not None:
+            _check_version(connection, path, version)
         if not read_only:
             _make_durable(connection, path)
     except BaseException:
@@ -118,36 +203,38 @@ def check_exists(path: Path) -> None:
             f"{path} is missing and its head file is there: what was spent is not known; put the ledger back, or, if "
             f"nothing was ever released from it, remove {head_path(path)}"
         )
-    raise LedgerRefused(f"{path} is missing; {MISSING_REMEDY}")
+    raise LedgerMismatch(f"{path} is missing; {MISSING_REMEDY}")
 
 
-def _check_version(connection: Connection, path: Path) -> None:
-    if connection.pragma("application_id") != _APPLICATION_ID:
+def _check_version(connection: Connection, path: Path, expected: int) -> None:
+    if (version := version_of(connection)) is None:
         raise LedgerRefused(f"{path} is not a dpfuse ledger, or was cut short; put the right file back")
-    version = connection.pragma("user_version")
-    if version != SCHEMA_VERSION:
-        raise LedgerRefused(
-            f"{path} has ledger version {version}, this dpfuse reads {SCHEMA_VERSION}; use the dpfuse that wrote it"
-        )
+    if version != expected:
+        remedy = "use the dpfuse that wrote it"
+        if version == UPGRADED_VERSION:
+            remedy = f"start its centre once with this dpfuse, which brings it to {expected}"
+        raise LedgerMismatch(f"{path} has ledger version {version}, this dpfuse reads {expected}; {remedy}")
 
 
 def _make_durable(connection: Connection, path: Path) -> None:
     # SQLite opens a file that it may not write to for reading, without an error.
     if connection.readonly("main"):
-        raise LedgerRefused(f"{path} may not be written to; make file and folder writable for this user")
+        raise LedgerMismatch(f"{path} may not be written to; make file and folder writable for this user")
     mode = connection.pragma("journal_mode", "wal")
     # 2 is FULL: each commit is synced before it returns. fullfsync does the same on macOS.
     connection.execute("PRAGMA synchronous = FULL; PRAGMA fullfsync = ON; PRAGMA trusted_schema = OFF")
     # `Ledger.checkpoint` copies the log to the file between steps. SQLite does it by itself only for a very long log.
     connection.execute(f"PRAGMA temp_store = MEMORY; PRAGMA wal_autocheckpoint = {_MOST_LOG_PAGES}")
     if mode != "wal" or connection.pragma("synchronous") != 2:
-        raise LedgerRefused(f"{path} is on a file system without write-ahead logs; move it to a local disk")
+        raise LedgerMismatch(f"{path} is on a file system without write-ahead logs; move it to a local disk")
 
 
-def read_terms(connection: Any, path: object) -> Terms:
-    """The terms of a ledger in any database."""
+def read_terms(connection: Connection, path: Path, last_commit: int | None = None) -> Terms:
+    """The terms that hold after that commit; after the last one if None."""
+    query = """SELECT content FROM events WHERE kind = 'terms' AND commit_number <= ifnull(?, commit_number)
+        ORDER BY commit_number DESC LIMIT 1"""
     try:
-        ((content,),) = connection.execute("SELECT content FROM terms").fetchall()
+        ((content,),) = connection.execute(query, (last_commit,)).fetchall()
         return Terms.from_json(str(content))
     except (KeyError, TypeError, ValueError):
         raise LedgerRefused(f"{path} has terms that cannot be read; it was changed by hand") from None
@@ -169,7 +256,15 @@ def raising_ledger_refused(path: object) -> Iterator[None]:
     try:
         yield
     except (apsw.Error, OSError) as error:
-        raise LedgerRefused(f"{path} {_meaning(error)}") from None
+        raise _kind(error)(f"{path} {_meaning(error)}") from None
+
+
+def _kind(error: Exception) -> type[LedgerRefused]:
+    apsw, number = sqlite(), getattr(error, "errno", None)
+    if isinstance(error, apsw.FullError | apsw.BusyError | apsw.LockedError) or number in _PASSING:
+        return LedgerUnavailable
+    is_setting = isinstance(error, apsw.ReadOnlyError | apsw.CantOpenError) or number in _SETTINGS
+    return LedgerMismatch if is_setting else LedgerRefused
 
 
 def _meaning(error: Exception) -> str:
@@ -187,7 +282,7 @@ def _meaning(error: Exception) -> str:
         apsw.CantOpenError: "cannot be opened; check that file and folder may be read and written by this user",
         apsw.ConstraintError: "refused a row that breaks its rules; nothing was recorded",
     }
-    by_number = dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), full)
+    by_number = dict.fromkeys(_PASSING, full)
     by_number |= dict.fromkeys((errno.EROFS, errno.EACCES), read_only)
     other = f"failed ({type(error).__name__}); check the disk, then open the ledger again: it reads back what is there"
     if isinstance(error, OSError):

@@ -1,23 +1,23 @@
-"""The one writer of a ledger in SQLite."""
+"""The one writer of a ledger."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from numpy.typing import ArrayLike
-
 from dpfuse import _check
-from dpfuse.errors import LedgerRefused
+from dpfuse.errors import LedgerMismatch, LedgerRefused
 from dpfuse.ledger.balances import Balances
 from dpfuse.ledger.debits import NO_DEBITS, Debits
-from dpfuse.ledger.entries import Entry, check_entries, check_undrawn, left_after, sum_debits
+from dpfuse.ledger.entries import Entry, check_entries, check_undrawn, left_after, make_rows, sum_debits
 from dpfuse.ledger.head import Head, HeadFile, head_path, read_head
-from dpfuse.ledger.reader import COLUMNS, LedgerCheck, check
+from dpfuse.ledger.migrations import bring_up_to_date
+from dpfuse.ledger.progress import LedgerCheck
+from dpfuse.ledger.reader import COLUMNS, check
 from dpfuse.ledger.store import (
     check_exists,
     connect,
@@ -27,15 +27,15 @@ from dpfuse.ledger.store import (
     sqlite,
     sync_folder,
 )
-from dpfuse.ledger.terms import Terms, next_tip
+from dpfuse.ledger.terms import Terms
+from dpfuse.ledger.transactions import LedgerTransactions
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
 from dpfuse.privacy.noise import Noise
-from dpfuse.public.rows import Row, to_bytes
+from dpfuse.public.rows import Row
 
 if TYPE_CHECKING:
     from apsw import Connection
 
-    from dpfuse.ledger.postgres_store import Address
     from dpfuse.policy.design import Design
 
 _ROWS_AT_ONCE = 1000
@@ -43,11 +43,10 @@ _ROWS_AT_ONCE = 1000
 # `checkpoint` a commit does it, after `_MOST_PENDING` of them.
 _PENDING_COMMITS = 16
 _MOST_PENDING = 8 * _PENDING_COMMITS
-_INSERT = f"INSERT INTO releases ({COLUMNS}, commit_number) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-class Ledger:
-    """The durable record of every release of one design's streams, and of what was charged for it.
+class Ledger(LedgerTransactions):
+    """The durable record of every release of a design's streams, and of what was charged for it.
 
         with Ledger.open("us101.db", design) as ledger:
             carry = step.init(ledger.accounts("main"))
@@ -60,6 +59,8 @@ class Ledger:
           accounting one budget for each stream.
         - What was spent never exceeds the budget, for any sequence of calls. It is checked and debited in integers, in
           the transaction that records the release.
+        - With periods all of this holds within each period. `begin_period` deletes all accounts; periods never go back.
+        - With a bank a debit is made from the open slice of its sensor and within what is left of it, or not at all.
         - Noise is drawn inside `commit`, which returns a row only when it is durable.
         - A step that was committed is never drawn again: `commit` returns the stored row.
         - A step that was skipped is refused once a later one of its stream is committed. There are no refunds.
@@ -75,34 +76,40 @@ class Ledger:
 
     def __init__(
         self,
-        path: Path | Address,
+        path: Path,
         head: HeadFile,
         connection: Connection,
         found: LedgerCheck,
-        balances: Balances | None = None,
+        balances: Balances,
     ) -> None:
         """Use `create` or `open`."""
-        self.path, self.terms = path, found.terms
-        self._head, self._connection = head, connection
-        self._progress = found  # kept up to date with every commit
+        super().__init__(path, head, connection, found, balances)
         self._mechanism = self.terms.mechanism
-        self._balances, self._num_pending = balances, 0
         self._individual: IndividualFilter | None = None
-        self._process = os.getpid()
-        self._is_open = True
 
     @classmethod
-    def create(cls, path: str | os.PathLike[str], design: Design, streams: Iterable[str] = ("main",)) -> Ledger:
-        """A new ledger for that design and these streams."""
+    def create(
+        cls,
+        path: str | os.PathLike[str],
+        design: Design,
+        streams: Iterable[str] = ("main",),
+        bank_id: str | None = None,
+    ) -> Ledger:
+        """A new ledger for that design and these streams. Folders that are missing are made for their owner alone.
+
+        Args:
+            bank_id: of the bank whose slices alone may be spent (`BankClient`); None for accounts of its own.
+        """
         target = Path(path).resolve()
-        terms = Terms.of(design, streams, secrets.token_hex(16))
+        terms = Terms.of(design, streams, secrets.token_hex(16), bank_id)
         if target.exists() or head_path(target).exists():
-            raise LedgerRefused(f"{target} or its head file is there already; open it, or choose another name")
+            raise LedgerMismatch(f"{target} or its head file is there already; open it, or choose another name")
         with raising_ledger_refused(target):
             # The head file comes first: after a crash in between there is one without a ledger, which is refused.
             head = HeadFile(head_path(target), create=True)
             try:
-                head.write(Head(terms.ledger_id, 0, terms.first_tip), sync=True)
+                start = LedgerCheck.at_start(terms)
+                head.write(Head(terms.ledger_id, 0, start.tip, start.private_tip), sync=True)
                 make_tables(target, terms)
             except BaseException:  # nothing was released yet
                 head.path.unlink()
@@ -119,37 +126,50 @@ class Ledger:
             is_full_check: check every row. False checks the rows that were committed after the head file was written.
                 That makes the restart of a long ledger quick; `verify` can check the rest while the writer works.
         """
-        target = Path(path).resolve()
+        return cls._open(Path(path).resolve(), design, is_full_check)
+
+    @classmethod
+    def open_for_events(cls, path: str | os.PathLike[str]) -> Ledger:
+        """The ledger in that file with whatever design it has, for `append_event`; it is checked as by `open`."""
+        return cls._open(Path(path).resolve(), None, is_full_check=True)
+
+    @classmethod
+    def _open(cls, target: Path, design: Design | None, is_full_check: bool) -> Ledger:
         with raising_ledger_refused(target), ExitStack() as opened:
             check_exists(target)
             head = opened.enter_context(closing(HeadFile(head_path(target))))
+            bring_up_to_date(target, read_head(head.path))
             connection = opened.enter_context(closing(connect(target)))
-            terms = read_terms(connection, target)
-            terms.check_design(design, target)
-            found = check(connection, target, terms, read_head(head.path), is_full=is_full_check)
-            balances = None if terms.is_total else Balances.read(connection, target, terms.mechanism.budget)
-            ledger = cls(target, head, connection, found, balances)
-            ledger._write_balances()
+            if design is not None:
+                read_terms(connection, target).check_design(design, target)
+            ledger = cls(
+                target, head, connection, *check(connection, target, read_head(head.path), is_full=is_full_check)
+            )
+            ledger._seal()
             # Rows that a crash or a failed sync left in the log are synced to the file before they may be published.
             connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_FULL)
-            head.write(Head(terms.ledger_id, found.num_commits, found.tip), sync=True)
             sync_folder(target.parent)
             opened.pop_all()  # from here on the ledger closes them
         return ledger
 
     @property
     def streams(self) -> tuple[str, ...]:
-        """The streams that this ledger was opened to write: all of them in SQLite."""
-        return tuple(self._progress.streams)
+        """The names of its streams, sorted."""
+        return self.terms.streams
 
     @property
-    def is_shared(self) -> bool:
-        """Whether other centres may debit the same accounts between two steps of this one; public."""
-        return False
+    def found(self) -> LedgerCheck:
+        """How far the ledger has come; to read, not to change."""
+        return self._progress
 
     def last_step(self, stream: str) -> int:
         """The last step that was committed, 0 for none."""
         return self._progress.streams[self._known(stream)].last_step
+
+    @property
+    def newest_step(self) -> int:
+        """The last step that was committed to any stream, also one that was retired; 0 for none."""
+        return max(one.last_step for one in self._progress.streams.values())
 
     def accounts(self, stream: str) -> TotalFilter | IndividualFilter:
         """The accounts to charge that stream's steps to.
@@ -162,14 +182,10 @@ class Ledger:
         if left is not None:
             return TotalFilter(self._mechanism.budget, self._mechanism.budget - left)
         if self._individual is None:
-            self._individual = IndividualFilter(self._mechanism.budget, self._mechanism.factor, self._spent())
+            self._individual = IndividualFilter(
+                self._mechanism.budget, self._mechanism.factor, self._balances.spent(), self._progress.charged_to_all
+            )
         return self._individual
-
-    def refresh(self, ids: ArrayLike) -> None:
-        """Bring the accounts of these sensors up to date, before they are charged.
-
-        Nothing to do in SQLite, where no other centre debits them.
-        """
 
     def rows(self, stream: str, start: int = 1) -> Iterator[Row]:
         """The committed rows of a stream from step `start` on, in order; for example to publish them again."""
@@ -187,6 +203,17 @@ class Ledger:
                 return
             start = found[-1].step + 1
 
+    def rows_by_step(self, start: int = 1) -> Iterator[Row]:
+        """The committed rows of all streams from step `start` on, sorted by step."""
+        query = f"SELECT {COLUMNS} FROM releases WHERE step BETWEEN ? AND ? ORDER BY step, stream"
+        last, num_steps = self.newest_step, max(1, _ROWS_AT_ONCE // len(self.streams))
+        for first in range(start, last + 1, num_steps):
+            self._check_open()
+            with self._closing_on_error():
+                values = first, min(last, first + num_steps - 1)
+                found = [Row._make(row) for row in self._connection.execute(query, values)]
+            yield from found
+
     def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
         """The durable rows of these steps, which may be published. All steps are committed, or none.
 
@@ -202,7 +229,9 @@ class Ledger:
             LedgerRefused: nothing may be published; if the ledger closed itself, open it again.
         """
         self._check_open()
-        check_entries(entries, self.terms, self._progress.streams)
+        check_entries(entries, self.terms)
+        if self.terms.guarantee.period is not None and self.period is None:
+            raise LedgerRefused(f"{self.path} has a budget for each period; call `begin_period` before the first step")
         rows = {entry.stream: row for entry in entries if (row := self._stored(entry))}
         if fresh := [entry for entry in entries if entry.stream not in rows]:
             check_undrawn(fresh, self.terms)
@@ -211,7 +240,7 @@ class Ledger:
             noise = noise if len(fresh) == len(entries) else None
             with self._closing_on_error():
                 if self._num_pending >= _MOST_PENDING:
-                    self._write_balances()
+                    self._seal()
                 rows |= {row.stream: row for row in self._record(fresh, left, debits, noise)}
         return [rows[entry.stream] for entry in entries]
 
@@ -221,60 +250,100 @@ class Ledger:
         """Debit, draw and record in one transaction, which is durable when this returns."""
         self._connection.execute("BEGIN IMMEDIATE")
         self._check_only_writer()
-        number = self._progress.num_commits + 1
-        if len(debits.sensors):
-            self._debit(number, debits)
-        rows = self._draw(entries, left, noise)
-        tip = next_tip(self._progress.tip, number, rows)
-        self._connection.execute("INSERT INTO commits VALUES (?, ?, ?)", (number, tip, str(debits.total)))
-        self._connection.executemany(_INSERT, [(*row, number) for row in rows])
+        commitment = self._debit(debits)
+        releases = self._mechanism.draw_many([entry.charged for entry in entries], noise)
+        rows = make_rows(entries, releases, self._progress, left)
+        tip = self._insert(commitment, rows)
         self._connection.execute("COMMIT")
-        self._advance(number, tip, rows)
-        self._num_pending += 1
+        self._advance(tip, commitment, rows)
+        self._write_head()
         return rows
+
+    @property
+    def period(self) -> int | None:
+        """The number of the period in progress, public; None without periods, and before the first one."""
+        return self._progress.period
+
+    def begin_period(self, period: int) -> None:
+        """Begin that period, in one durable transaction: every account starts afresh, in all streams.
+
+        Nothing happens if it is the one in progress. Take `accounts` again afterwards.
+
+        Raises:
+            ValueError: the guarantee has no periods, or a later one is in progress: periods never go back.
+        """
+        self._check_open()
+        if self.terms.guarantee.period is None:
+            raise ValueError("begin_period must come with a guarantee that has a period")
+        if self.period is not None and period < self.period:
+            raise ValueError(f"period must be at least {self.period}, the one in progress, got {period}")
+        if period == self.period:
+            return
+        with self._closing_on_error():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._check_only_writer()
+            self._enter_period(period)
+            self._connection.execute("COMMIT")
+            self._write_head(sync=True)
+        self._individual, self._open_slice = None, None
+
+    def append_event(
+        self, kind: str, content: str, known: Iterable[Sequence[Row]] = (), period: int | None = None
+    ) -> None:
+        """Record an event in one durable transaction, and close the ledger: it is another one from then on.
+
+        For `dpfuse.ledger.upgrade` and `dpfuse.ledger.restore`.
+
+        Args:
+            kind, content: of the event, see `dpfuse.ledger.events`.
+            known: rows that were released before and that the ledger lacks, checked; one commit for each sequence.
+            period: the period in which the event happens, if there are periods.
+        """
+        self._check_open()
+        with self._closing_on_error():
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._check_only_writer()
+            for rows in known:
+                self._catch_up(rows[0].period)
+                commitment = self._debit(NO_DEBITS)
+                self._advance(self._insert(commitment, rows), commitment, rows)
+            self._catch_up(period)
+            commitment = self._debit(NO_DEBITS)
+            tip = self._insert(commitment, (), (kind, content))
+            values = self._progress.num_commits + 1, kind, content
+            self._connection.execute("INSERT INTO events VALUES (?, ?, ?)", values)
+            self._connection.execute("COMMIT")
+            self._advance(tip, commitment, ())
+            self._progress.adopt(kind, content)
+        self.close()
+
+    @property
+    def num_commits(self) -> int:
+        """The number of the last commit, 0 before the first."""
+        return self._progress.num_commits
 
     def checkpoint(self) -> None:
         """Do between steps what makes later steps quick.
 
         Copies the log to the database file, makes room for more accounts and, after several commits, adds their debits
-        to the accounts.
+        to the accounts and signs the last rows (`sign_with`).
         """
         self._check_open()
         with self._closing_on_error():
             if self._num_pending >= _PENDING_COMMITS:
-                self._write_balances()
-            if self._balances is not None:
-                self._balances.grow()
+                self._seal()
+            self._sign(_PENDING_COMMITS)
+            self._balances.grow()
             self._connection.wal_checkpoint(mode=sqlite().SQLITE_CHECKPOINT_PASSIVE)
 
     def close(self) -> None:
         """Close file and lock. The ledger may then be opened again."""
-        if self._is_open and os.getpid() == self._process and self._num_pending:
-            with suppress(LedgerRefused), self._closing_on_error():  # `open` does it, too
-                self._write_balances()
+        if self._is_open and os.getpid() == self._process:
+            with suppress(LedgerRefused), self._closing_on_error():  # `open` and `sign_with` do it, too
+                self._sign()
+                if self._num_pending:
+                    self._seal()
         self._close_files()
-
-    def _write_balances(self) -> None:
-        """Add the pending debits to the table of accounts, in a transaction of its own."""
-        self._num_pending = 0
-        if self._balances is not None:
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._check_only_writer()
-            self._balances.write(self._connection, self.path)
-            self._connection.execute("DELETE FROM debits WHERE commit_number <= ?", (self._progress.num_commits,))
-            self._connection.execute("COMMIT")
-            self._balances.mark_written()
-
-    def _close_files(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            if os.getpid() == self._process:  # a forked child must not use its parent's connection
-                self._disconnect()
-            self._head.close()
-
-    def _disconnect(self) -> None:
-        with suppress(sqlite().Error):
-            self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -288,12 +357,6 @@ class Ledger:
 
     def _known(self, stream: str) -> str:
         return _check.is_one_of("stream", stream, self.streams)
-
-    def _check_open(self) -> None:
-        if os.getpid() != self._process:
-            raise LedgerRefused(f"{self.path} was opened by another process; open it in the one that writes")
-        if not self._is_open:
-            raise LedgerRefused(f"{self.path} is closed; open it again, which reads back what was committed")
 
     def _stored(self, entry: Entry) -> Row | None:
         """The committed row of that step, None if the step is later than the last one."""
@@ -312,53 +375,3 @@ class Ledger:
     def _left_after(self, entry: Entry) -> int | None:
         left = self._progress.streams[entry.stream].budget_left
         return None if left is None else left_after(entry, left, self._mechanism.factor)
-
-    def _spent(self) -> dict[int, int]:
-        """What each sensor has spent. Private."""
-        assert self._balances is not None  # individual accounting
-        return self._balances.spent()
-
-    def _debit(self, number: int, debits: Debits) -> None:
-        assert self._balances is not None
-        if not self._balances.debit(debits):
-            raise LedgerRefused(
-                f"{self.path}: a debit does not fit its account, so the step was charged to other accounts than the "
-                f"ledger's; open the ledger again and take `accounts` from it"
-            )
-        self._connection.execute("INSERT INTO debits VALUES (?, ?, ?)", (number, *debits.to_bytes()))
-
-    def _check_only_writer(self) -> None:
-        [(last,)] = self._connection.execute("SELECT max(number) FROM commits").fetchall()
-        if last != (self._progress.num_commits or None):
-            raise LedgerRefused(f"{self.path} was written to by another program; find out which before you go on")
-
-    def _draw(self, entries: Sequence[Entry], left: dict[str, int | None], noise: Noise | None) -> list[Row]:
-        releases = self._mechanism.draw_many([entry.charged for entry in entries], noise)
-        rows = []
-        for entry, release in zip(entries, releases, strict=True):
-            stream, remaining = self._progress.streams[entry.stream], left[entry.stream]
-            cost = None if stream.budget_left is None or remaining is None else stream.budget_left - remaining
-            content = (entry.stream, int(entry.step), to_bytes(release), int(release.fusion_weight), cost, remaining)
-            rows.append(Row.after(stream.last_hash, *content))
-        return rows
-
-    def _advance(self, number: int, tip: bytes, rows: Iterable[Row]) -> None:
-        """Note the commit in memory and in the head file."""
-        self._progress.num_commits, self._progress.tip = number, tip
-        for row in rows:
-            self._progress.streams[row.stream].add(row)
-        self._head.write(Head(self.terms.ledger_id, number, tip))
-
-    @contextmanager
-    def _closing_on_error(self) -> Iterator[None]:
-        """Closes the ledger on any error: what was committed is then known only after opening it again."""
-        with raising_ledger_refused(self.path):
-            try:
-                yield
-            except sqlite().IOError:  # the system's error number names the cause, such as a full disk
-                number = self._connection.system_errno
-                self._close_files()
-                raise OSError(number, "in SQLite") from None
-            except BaseException:
-                self._close_files()
-                raise
