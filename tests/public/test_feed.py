@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from dpfuse.privacy.budget import GRID, as_loss
@@ -15,9 +17,12 @@ def test_the_feed_has_a_point_for_each_release(tmp_path):
         published = [live.tick()[0] for _ in range(3)]
         with following(address, path="feed") as lines:
             status, *points = events(lines, 4)
-    assert status == {"status": "running", "first_step": 1, "step": 3, "design": live.design.fingerprint}
+    parts = {"ledger": True, "bank": None, "broker": None, "epoch_age_s": None}
+    expected = {"status": "running", "first_step": 1, "step": 3, "design": live.design.fingerprint, "parts": parts}
+    assert status == expected
     for point, one in zip(points, published, strict=True):
-        assert set(point) == {"step", "mean", "std", "release", "fusion_weight", "loss", "loss_left"}
+        assert set(point) == {"step", "at", "mean", "std", "release", "fusion_weight", "loss", "loss_left"}
+        assert point["at"] == int(point["at"]) and abs(time.time() - point["at"]) < 60
         assert point["step"] == one.row.step
         assert point["mean"] == pytest.approx(one.mean, rel=1e-5)
         assert point["std"] == pytest.approx(one.std, rel=1e-5)

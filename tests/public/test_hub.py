@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dpfuse.public import hub as hub_module
 from dpfuse.public.hub import Hub
+from dpfuse.public.rows import release_message
 from support.rows import make_row
 
 
@@ -26,7 +27,7 @@ class FakeLedger:
 
     def read(self, stream, start):
         self.reads += 1
-        return iter([row for row in self.rows if row.step >= start])
+        return iter([release_message(row) for row in self.rows if row.step >= start])
 
     def commit(self, step):
         self.rows.append(make_row(step=step))
@@ -44,17 +45,17 @@ def hub(ledger):
 
 
 def test_rows_committed_before_the_start_are_shown_at_once(hub):
-    assert [row.step for row in hub.rows("main")] == [1, 2, 3]
+    assert [message.step for message in hub.messages("main")] == [1, 2, 3]
     assert hub.last_step("main") == 3 and hub.recent("main") == []
 
 
 def test_a_committed_row_is_not_shown_before_it_is_published(hub, ledger):
     waiting = ledger.commit(4)
-    assert [row.step for row in hub.rows("main")] == [1, 2, 3]
-    assert hub.rows("main", 4) == [] and hub.last_step("main") == 3
+    assert [message.step for message in hub.messages("main")] == [1, 2, 3]
+    assert hub.messages("main", 4) == [] and hub.last_step("main") == 3
     hub.publish([waiting])
-    assert [row.step for row in hub.rows("main")] == [1, 2, 3, 4]
-    assert hub.rows("main", 4) == [waiting.row] and hub.recent("main") == [waiting]
+    assert [message.step for message in hub.messages("main")] == [1, 2, 3, 4]
+    assert hub.messages("main", 4) == [release_message(waiting.row)] and hub.recent("main") == [waiting]
 
 
 @given(st.lists(st.integers(1, 3), max_size=30), st.integers(1, 80), st.integers(1, 9))
@@ -67,10 +68,11 @@ def test_pages_from_memory_or_ledger_are_the_published_rows(gaps, start, limit):
         for step in itertools.accumulate(gaps, initial=3):
             if step > 3:
                 hub.publish([ledger.commit(step)])
-        assert hub.rows("main", start, limit) == [row for row in ledger.rows if row.step >= start][:limit]
+        expected = [release_message(row) for row in ledger.rows if row.step >= start]
+        assert hub.messages("main", start, limit) == expected[:limit]
         if hub.recent("main"):
             ledger.reads = 0
-            assert hub.rows("main", hub.recent("main")[0].row.step)
+            assert hub.messages("main", hub.recent("main")[0].row.step)
             assert ledger.reads == 0
 
 

@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from dpfuse.privacy import Mechanism
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.release import Release
+from dpfuse.public import feed as feed_module
 from dpfuse.public import metrics as metrics_module
+from dpfuse.public.parts import CentreParts
 from support.designs import make_design
 from support.wire import events, following, rig, serving
 
@@ -122,6 +124,45 @@ def what_is_seen(folder, design, sensors, **options):
         rows = [(one.row.step, one.row.release, one.row.fusion_weight) for one in live.hub.recent("main")]
     return seen, rows
 
+    def test_metrics_hold_time_and_bytes_of_releases_in_whole_seconds(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(feed_module, "wall_clock", lambda: 1_800_000_000.7)
+        with rig(tmp_path) as live:
+            live.tick()
+            live.tick()
+            found = samples(live.get("/metrics").text)
+            width = len(live.hub.messages("main")[0].content)
+            assert found["dpfuse_last_release_timestamp_seconds", ("stream", "main")] == 1_800_000_000
+            assert found["dpfuse_release_bytes_total", ("stream", "main")] == 2 * width
+
+    def test_metrics_show_the_parts_that_a_centre_has(self, tmp_path):
+        with rig(tmp_path) as live:
+            live.tick()
+            found = samples(live.get("/metrics").text)
+            assert found["dpfuse_ledger_up",] == 1
+            assert not any("bank" in name or "broker" in name for name, *_ in found)
+            live.feed._parts = lambda: CentreParts(True, False, True, 12.5)
+            found = samples(live.get("/metrics").text)
+            assert found["dpfuse_bank_up",] == 0 and found["dpfuse_broker_connected",] == 1
+            assert found["dpfuse_bank_epoch_age_seconds",] == 12.5
+            live.watch.status = "failed"
+            assert samples(live.get("/metrics").text)["dpfuse_ledger_up",] == 0
+
+    def test_names_and_units_of_a_design_are_in_metrics_page_and_guarantee(self, tmp_path):
+        design = make_design("individual", horizon=None).with_labels(["density [veh/km]"], ["speed [m/s]", "lane"])
+        with rig(tmp_path, design) as live:
+            found = samples(live.get("/metrics").text)
+            assert found["dpfuse_coordinate_info", ("coordinate", "1"), ("name", "density"), ("unit", "veh/km")] == 1
+            assert found["dpfuse_channel_info", ("channel", "1"), ("name", "speed"), ("unit", "m/s")] == 1
+            assert found["dpfuse_channel_info", ("channel", "2"), ("name", "lane"), ("unit", "")] == 1
+            assert '{"name": "density", "unit": "veh/km"}' in live.get("/").text
+            facts = live.get("/v1/guarantee").json()
+            assert facts["labels"] == ["density [veh/km]"] and facts["channels"][1]["label"] == "lane"
+
+    def test_the_relay_lives_while_releases_are_late(self, tmp_path):
+        with rig(tmp_path) as live:
+            live.watch.status = "failed"
+            assert live.get("/livez").status_code == 200 and live.get("/readyz").status_code == 503
+
 
 class TestIndependenceOfSensors:
     """If the rows are the same, everything else that is public is the same, byte for byte."""
@@ -129,6 +170,7 @@ class TestIndependenceOfSensors:
     @pytest.fixture(autouse=True)
     def same_rows(self, monkeypatch):
         monkeypatch.setattr(Mechanism, "draw_many", fixed_draws)
+        monkeypatch.setattr(feed_module, "wall_clock", lambda: 1_800_000_000.7)
 
     @pytest.mark.parametrize("accounting", ["total", "individual"])
     def test_metrics_health_and_feed_do_not_depend_on_the_sensors(self, tmp_path, accounting):

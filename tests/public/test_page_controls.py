@@ -6,7 +6,7 @@ import pytest
 
 from dpfuse.ledger import public_rows
 from dpfuse.policy import Design
-from dpfuse.wire.tokens import new_secret
+from dpfuse.wire.key_file import KeyFile
 from support.designs import departing, make_design
 from support.page import at_step, centre_at, column, in_status, number_in
 from support.wire import address_of, command, endless_design, wait_for
@@ -21,7 +21,7 @@ def test_a_page_opened_later_shows_the_last_minutes_also_as_a_table(watch, visit
     page.click("#table-panel summary")
     page.wait_for_selector("#table-body tr")
     assert column(page, 1) == [one.row.step for one in published]
-    assert column(page, 2) == pytest.approx([one.mean[0] for one in published], abs=0.06)
+    assert column(page, 3) == pytest.approx([one.mean[0] for one in published], abs=0.06)  # after the time of day
 
 
 def test_the_stream_can_be_chosen(watch, visit):
@@ -65,9 +65,21 @@ def test_with_a_new_ledger_the_page_starts_from_its_first_step(tmp_path, visit):
 def test_the_page_continues_after_the_centre_was_killed(tmp_path, visit):
     """The whole program, with its own clock, killed while it works and started again."""
     endless_design().save(tmp_path / "design.dpfuse")
-    new_secret(tmp_path / "secret")
-    options = ["serve", "--design", "design.dpfuse", "--ledger", "ledger.db", "--secret", "secret", "--interval", "0.2"]
-    with command(*options, "--new", "--port", "0", folder=tmp_path) as first:
+    KeyFile.create(tmp_path / "centre.keys")
+    options = [
+        "serve",
+        "--design",
+        "design.dpfuse",
+        "--ledger",
+        "ledger.db",
+        "--keys",
+        "centre.keys",
+        "--interval",
+        "0.2",
+        "--port",
+        "0",
+    ]
+    with command(*options, "--new", "--reading-port", "0", folder=tmp_path) as first:
         address = address_of(first)
         page = visit(address + "/", can_break_off=True)
         in_status(page, "live")
@@ -77,7 +89,7 @@ def test_the_page_continues_after_the_centre_was_killed(tmp_path, visit):
         first.process.kill()
         in_status(page, "lost")
         before = number_in(page, "step")
-    with command(*options, "--port", address.rpartition(":")[2], folder=tmp_path) as second:
+    with command(*options, "--reading-port", address.rpartition(":")[2], folder=tmp_path) as second:
         assert address_of(second) == address
         in_status(page, "live")
         wait_for(lambda: number_in(page, "step") > before + 10)
@@ -128,3 +140,39 @@ def test_the_page_says_that_the_centre_failed_when_it_is_gone(tmp_path, visit):
         in_status(page, "live")
         watch.status = "failed"
     in_status(page, "failed")
+
+
+SAY = """async ({ stds, others }) => {
+  const { makeReadout } = await import('/static/readout.js');
+  const { History } = await import('/static/history.js');
+  const labels = [{ name: 'a', unit: '' }, { name: 'b', unit: '' }];
+  const own = { interval_s: 0.2, horizon: null, budget: 1, grid: 1, accounting: 'individual' };
+  const settings = { ...own, labels, prior_std: [10, 10] };
+  const history = new History(3000);
+  const readout = makeReadout(settings, { coordinate: 0 }, history);
+  const add = (step, std) => {
+    const point = { step, mean: [1, 1], std, release: [0], fusion_weight: 1, loss: 0 };
+    history.add(point);
+    readout.take(point);
+  };
+  stds.forEach((std, index) => add(index + 1, [std, others[index]]));
+  readout.draw();
+  return document.getElementById('band').textContent.split(' · ')[0];
+}"""
+
+
+@pytest.mark.parametrize(
+    ("stds", "others", "word"),
+    [
+        ([9.0] * 400, [1.0] * 400, "Warming up"),
+        ([1.0] + [9.0] * 400, [1.0] * 401, "No news"),
+        ([1.0] * 3, [9.0] * 3, "Warming up"),
+        ([1.0] * 4, [1.0, 9.0, 9.0, 9.0], "No news"),
+        ([9.0, 1.0], [9.0, 1.0], "95% band: -1.0 to 3.0"),
+    ],
+)
+def test_a_page_that_has_settled_once_says_no_news_however_long_nothing_comes(watch, visit, stds, others, word):
+    """As `RemoteEstimator`, of any coordinate."""
+    page = visit(watch.address)
+    said = page.evaluate(SAY, {"stds": stds, "others": others})
+    assert said.replace("−", "-") == word

@@ -27,16 +27,43 @@ def test_estimates_equal_those_of_the_centre(designs, tmp_path, case):
         assert_close(estimate, expected)
 
 
-def test_a_skipped_step_counts_as_a_release_of_zero_with_weight_zero(gappy):
+def test_e_is_told_which_steps_were_skipped(gappy):
     assert [message["step"] for message in gappy.messages] == [2, 5, 6]
     remote = gappy.estimator()
     for message, expected in zip(gappy.messages, gappy.estimates, strict=True):
         estimate = remote.update(message)
         assert_close(estimate, expected)
         assert estimate.is_chained == (message["step"] != 2)
-    # Negative control: without skipped steps the estimate differs.
+    # Negative control: an estimator that is not told differs.
+    remote = gappy.estimator()
+    remote.update(gappy.messages[0])
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
-        assert_close(gappy.estimator().update(gappy.messages[0] | {"step": 1}), gappy.estimates[0])
+        assert_close(remote.update(gappy.messages[1] | {"step": 7}, may_skip=True), gappy.estimates[1])
+
+
+def test_an_estimator_that_joins_late_starts_with_fresh_memory(usual):
+    """It knows the step and the budget left from the first release that it reads."""
+    late, message = usual.estimator(), usual.messages[3]
+    carry = late._begin(usual.rows[3])
+    assert not np.any(carry.estimator_hidden)
+    assert int(carry.step_index) == 3
+    whole = usual.estimator()
+    for each in usual.messages[:3]:
+        whole.update(each)
+    np.testing.assert_allclose(carry.budget_left[0], whole._streams["main"].public.budget_left[0], rtol=1e-4)
+    first, later = late.update(message), whole.update(message)
+    assert first is not None and later is not None and first.mean != later.mean
+
+
+def test_an_estimate_says_when_it_rests_on_little(usual):
+    remote = usual.estimator()
+    seen = []
+    # Whether the band counts as wide is decided by the prior's; here it is changed between releases.
+    for message, prior in zip(usual.messages, (1e-9, 1e9, 1e9, 1e-9, 1e9), strict=False):
+        remote._prior_std = [prior] * len(remote._prior_std)
+        seen.append(remote.update(message).status)
+    assert seen[:4] == ["warming up", "settled", "settled", "no news"]
+    assert usual.estimator().update(usual.messages[0]).to_dict()["status"] in ("settled", "warming up")
 
 
 def test_estimates_equal_those_of_a_live_centre_through_skips_and_a_restart(gappy, tmp_path):
@@ -53,7 +80,7 @@ def test_estimates_equal_those_of_a_live_centre_through_skips_and_a_restart(gapp
             centre.skip()
         else:
             row, mean, std = centre.step({sensor: rng.uniform(-1, 1, 2) for sensor in range(3)})
-            assert_close(remote.update(json.loads(release_message(row))), (mean, std))
+            assert_close(remote.update(json.loads(release_message(row).content)), (mean, std))
         if number in (4, 7):
             centre.close()
     assert remote.last_step("main") == 8
@@ -99,7 +126,7 @@ def test_a_second_release_of_a_step_with_other_contents_is_refused(usual):
         remote.update(message)
     other = Row.after(bytes(32), "main", 2, bytes(16), 5, 7, 7)
     with pytest.raises(ReleaseRefused, match="step 2 of stream 'main' was released twice, with different contents"):
-        remote.update(json.loads(release_message(other)))
+        remote.update(json.loads(release_message(other).content))
 
 
 def test_a_changed_release_is_refused_and_leaves_no_trace(usual):
@@ -113,7 +140,17 @@ def test_a_changed_release_is_refused_and_leaves_no_trace(usual):
 
 def test_an_estimate_shows_that_releases_before_it_were_missed(usual):
     remote = usual.estimator()
-    assert [remote.update(usual.messages[at]).is_chained for at in (0, 1, 4, 5)] == [False, True, False, True]
+    steps = [remote.update(usual.messages[at], may_skip=True) for at in (0, 1, 4, 5)]
+    assert [estimate.is_chained for estimate in steps] == [False, True, False, True]
+
+
+def test_a_release_that_comes_too_early_is_refused_and_the_ones_before_it_are_read(usual):
+    remote, in_order = usual.estimator(), usual.estimator()
+    expected = [in_order.update(message) for message in usual.messages]
+    assert remote.update(usual.messages[0]) == expected[0]
+    with pytest.raises(ReleaseRefused, match="step 5 of stream 'main' does not follow from step 1: releases between"):
+        remote.update(usual.messages[4])
+    assert [remote.update(message) for message in usual.messages[1:]] == expected[1:]
 
 
 @pytest.mark.parametrize(

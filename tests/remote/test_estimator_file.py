@@ -24,7 +24,13 @@ def test_the_file_holds_nothing_of_f_and_g(tmp_path, options):
     design = make_design(spread=0.3, **options)
     design.export_estimator(tmp_path / "a")
     names = {name.removesuffix(".npy") for name in arrays_in(tmp_path / "a")} - {"metadata.json"}
-    assert {name.split(".")[0] for name in names} == {"estimator", "squared_radius", "state_mean", "state_std"}
+    assert {name.split(".")[0] for name in names} == {
+        "estimator",
+        "squared_radius",
+        "state_mean",
+        "state_std",
+        "std_scale",
+    }
     text = arrays_in(tmp_path / "a")["metadata.json"].decode()
     assert "filter" not in text and "fusion" not in text and "stay" not in text
 
@@ -59,7 +65,7 @@ def test_the_non_private_floor_has_no_estimator_file(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"version": 1}, "has estimator version 1, this is 2; export it again"),
+        ({"version": 1}, "has estimator version 1, this is 5; export it again"),
         ({"structure": {}}, "is not an estimator that this version can read"),
         ({"fingerprint": "0" * 64}, "its fingerprint does not match"),
     ],

@@ -2,90 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import ssl
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from typer.testing import CliRunner
 
 from dpfuse.cli import app
-from dpfuse.errors import ReleaseRefused
+from dpfuse.errors import DesignChanged, ReleaseRefused
+from dpfuse.public.rows import Row
 from dpfuse.remote import client as client_module
-from dpfuse.remote import follower as follower_module
 from dpfuse.remote.follower import fetch_estimator, follow
 from support.remote import assert_close
-
-
-class FlakyCentre(ThreadingHTTPServer):
-    """Serves releases with the faults of a network: cuts, gaps, repeats and status 503."""
-
-    daemon_threads = True
-
-    def __init__(self, messages, *, per_connection=2, left_out=(), failures=0, changed=None):
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.messages, self.per_connection, self.left_out = messages, per_connection, set(left_out)
-        self.failures, self.changed = failures, changed or {}
-        self.last_event_ids = []
-
-    @property
-    def url(self):
-        return f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-    def do_GET(self):
-        path = urlsplit(self.path)
-        start = int(parse_qs(path.query).get("start", ["1"])[0])
-        centre = self.server
-        known = [message for message in centre.messages if message["step"] >= start]
-        if centre.failures:
-            centre.failures -= 1
-            self.answer(b"{}", 503)
-        elif path.path == "/v1/streams/main/releases/events":
-            centre.last_event_ids.append(int(self.headers["last-event-id"]))
-            again = [message for message in centre.messages if message["step"] == start - 1]
-            sent = [
-                message
-                for message in [*again, *known][: centre.per_connection]
-                if message["step"] not in centre.left_out
-            ]
-            sent = [centre.changed.get(message["step"], message) for message in sent]
-            frames = [f": running\n\nid: {each['step']}\ndata: {json.dumps(each)}   \n\n" for each in sent]
-            self.answer("".join(frames).encode() + b"data", kind="text/event-stream")
-        elif path.path == "/v1/streams/main/releases":
-            self.answer(json.dumps({"releases": known[:2]}).encode())
-        elif path.path == "/v1/clock":
-            is_over = centre.last_event_ids[-1:] == [centre.messages[-1]["step"]]
-            self.answer(json.dumps({"is_over": is_over}).encode())
-        else:
-            self.answer(b"{}", 404)
-
-    def answer(self, content, status=200, kind="application/json"):
-        self.send_response(status)
-        self.send_header("content-type", kind)
-        self.end_headers()
-        self.wfile.write(content)
-
-
-@pytest.fixture
-def flaky(monkeypatch):
-    centres = []
-    monkeypatch.setattr(follower_module, "_FIRST_PAUSE_S", 0.01)
-
-    def start(*arguments, **options):
-        centres.append(centre := FlakyCentre(*arguments, **options))
-        threading.Thread(target=centre.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return centre
-
-    yield start
-    for centre in centres:
-        centre.shutdown()
-        centre.server_close()
+from support.wire import certify
 
 
 def test_every_release_is_read_once_through_cuts_gaps_and_repeats(usual, flaky):
@@ -120,7 +52,7 @@ def test_following_continues_after_the_last_step_read(usual, flaky):
 def test_a_release_missing_from_the_past_is_reported(usual, flaky):
     """Step 3 is missing, and the hash of step 4 follows from it."""
     centre = flaky([message for message in usual.messages if message["step"] != 3])
-    with pytest.raises(ReleaseRefused, match="step 4 of stream 'main' does not follow from the release before it"):
+    with pytest.raises(ReleaseRefused, match="step 4 of stream 'main' does not follow from step 2: releases between"):
         list(follow(centre.url, "main", usual.estimator()))
 
 
@@ -152,7 +84,8 @@ def test_the_estimate_command_prints_a_line_for_each_release(usual, flaky):
     result = CliRunner().invoke(app, arguments, catch_exceptions=False)
     expected = [remote.update(message) for message in usual.messages[:4]]
     assert [json.loads(line) for line in result.stdout.splitlines()] == [
-        {"stream": "main", "step": each.step, "mean": list(each.mean), "std": list(each.std)} for each in expected
+        {"stream": "main", "step": each.step, "mean": list(each.mean), "std": list(each.std), "status": each.status}
+        for each in expected
     ]
 
 
@@ -160,3 +93,79 @@ def test_an_endless_line_is_refused(usual, flaky, monkeypatch):
     monkeypatch.setattr(client_module, "_MAX_LINE", 3)
     with pytest.raises(ReleaseRefused, match="must fit a line of 3 bytes"):
         list(follow(flaky(usual.messages).url, "main", usual.estimator()))
+
+
+class TestUpgradedLedgers:
+    """A ledger that goes from design a to design b after step 3; the estimator is of b, then of a."""
+
+    @pytest.fixture
+    def messages(self, usual):
+        last, messages = bytes(32), []
+        for row in usual.rows:
+            row = Row.after(last, *row[:-4], ("a" if row.step <= 3 else "b") * 16)
+            last = row.hash
+            messages.append(row.to_dict())
+        return messages
+
+    def of_design(self, usual, letter):
+        estimator = usual.estimator()
+        estimator._design_id = letter * 16
+        return estimator
+
+    def test_releases_of_an_earlier_design_are_left_out(self, usual, flaky, messages):
+        told = []
+        found = list(follow(flaky(messages).url, "main", self.of_design(usual, "b"), tell=told.append))
+        assert [each.step for each in found] == [4, 5, 6]
+        assert sum("releases of an earlier design; they are left out" in text for text in told) == 1
+
+    def test_following_ends_with_the_reason_when_the_design_changes(self, usual, flaky, messages):
+        found = follow(flaky(messages).url, "main", self.of_design(usual, "a"))
+        assert [next(found).step for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(DesignChanged, match="was upgraded, fetch its estimator again"):
+            next(found)
+
+    def test_the_estimate_command_fetches_the_new_estimator(self, usual, flaky, messages, monkeypatch):
+        fetched = iter([self.of_design(usual, "a"), self.of_design(usual, "b")])
+        monkeypatch.setattr("dpfuse.remote.follower.fetch_estimator", lambda *_, **__: next(fetched))
+        result = CliRunner().invoke(app, ["estimate", "--from", flaky(messages).url])
+        assert [json.loads(line)["step"] for line in result.stdout.splitlines()] == [1, 2, 3, 4, 5, 6]
+        assert "has another design from step 4 on; fetching its estimator" in result.stderr
+
+
+def test_an_address_with_a_password_is_refused_and_never_shown():
+    with pytest.raises(ValueError, match="no user and no password") as caught:
+        client_module.make_client("https://me:secret@host:8765")
+    assert "secret" not in str(caught.value)
+
+
+def test_the_estimate_command_waits_for_a_centre_that_is_not_there_yet(usual, flaky, monkeypatch):
+    centre, attempts = flaky(usual.messages, per_connection=9), []
+
+    def get_file(client, path):
+        attempts.append(path)
+        if len(attempts) < 4:
+            raise client_module.TryAgain
+        return usual.path.read_bytes()
+
+    monkeypatch.setattr("dpfuse.remote.follower.get_file", get_file)
+    arguments = ["estimate", "--from", centre.url, "--steps", "2"]
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0 and len(attempts) == 4 and len(result.stdout.splitlines()) == 2
+    assert result.stderr.count("waiting for it") == 1  # said once
+
+
+def test_a_certificate_that_is_not_trusted_is_named_with_the_remedy(tmp_path):
+    certificate = certify(tmp_path, "server")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, tmp_path / "server.key")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def shake_hands():
+            with contextlib.suppress(OSError), listener.accept()[0] as connection:
+                context.wrap_socket(connection, server_side=True)
+
+        server = threading.Thread(target=shake_hands)
+        server.start()
+        with pytest.raises(ConnectionError, match="certificate is not trusted: self.signed certificate; .* as --ca"):
+            fetch_estimator(f"https://127.0.0.1:{listener.getsockname()[1]}")
+        server.join()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpfuse.replay.faults import Faults, make_garbage
-from dpfuse.wire.tokens import Tokens
+from dpfuse.wire.keys import Keys
 from support.replay import INTERVAL_S, SECRET, play
 
 
@@ -30,7 +30,7 @@ def test_a_long_delay_makes_reports_late(listen):
 
 
 def test_garbage_can_be_written_as_json_and_is_of_many_kinds():
-    report = {"token": Tokens(SECRET).issue(3), "stream": "main", "step": 5, "values": [1.5, 2.5]}
+    report = Keys.from_secret(SECRET).issue(3).sign("main", 5, [1.5, 2.5])
     rng = np.random.default_rng(0)
     kinds = {json.dumps(make_garbage(report, rng)) for _ in range(300)}
     assert len(kinds) > 12 and json.dumps(report) not in kinds

@@ -16,18 +16,18 @@ def on_time(centre):
     found = Counter()
     for now, report in centre.reports:
         if report["step"] in (now, now + 1):
-            found[report["step"], centre.tokens.sensor_of(report["token"])] += 1
+            found[report["step"], int(report["key"].partition(".")[0])] += 1
     return found
 
 
-def test_every_sensor_reports_once_a_step_with_its_own_token(listen):
+def test_every_sensor_reports_once_a_step_with_its_own_key(listen):
     centre = listen()
     tally, told = play(centre, 0.6)
     assert not told and tally.speed == pytest.approx(1.0)
     assert tally.num_reports == 3 * tally.num_steps == len(centre.reports)
     by_step = {}
     for _, report in centre.reports:
-        sensor, step = centre.tokens.sensor_of(report["token"]), report["step"]
+        sensor, step = int(report["key"].partition(".")[0]), report["step"]
         number = centre.truth[step][0]
         assert report["values"] == [sensor + 0.5, number] and report["stream"] == "main"
         by_step.setdefault(step, []).append(sensor)
@@ -83,8 +83,8 @@ def test_a_speed_that_does_not_fit_the_clock_of_the_centre_is_refused(listen):
         play(listen(), 9.0, speed=1.5)
 
 
-def test_tokens_of_another_secret_are_reported(listen):
-    with pytest.raises(PermissionError, match="refuses these reports; were the tokens made with its secret"):
+def test_keys_of_another_key_file_are_reported(listen):
+    with pytest.raises(PermissionError, match="refuses these reports; is this its key file"):
         play(listen(secret=bytes(32)), 9.0)
 
 

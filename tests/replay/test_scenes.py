@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpfuse.cli import app
 from dpfuse.replay.scenes import is_chosen, make_scenes
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 
 def test_a_vehicle_of_the_freeway_reports_always_or_never():
@@ -74,6 +74,6 @@ def test_the_help_explains_speed():
     assert "--interval 0.2/N" in text and "1x" in text
 
 
-def test_a_missing_secret_is_reported_at_once(tmp_path):
-    result = CliRunner().invoke(app, ["replay", "--secret", str(tmp_path / "none")])
-    assert "no secret at" in str(result.exception)
+def test_a_missing_key_file_is_reported_at_once(tmp_path):
+    result = CliRunner().invoke(app, ["replay", "--keys", str(tmp_path / "none")])
+    assert "no key file at" in str(result.exception)

@@ -6,15 +6,29 @@ import logging
 import resource
 import socket
 import threading
+import tracemalloc
 from contextlib import ExitStack, suppress
 
 import httpx
 import pytest
 
-from dpfuse.wire import connections
+from dpfuse.public import connections
+from dpfuse.public.answers import too_busy
+from dpfuse.public.listening import bind
 from dpfuse.wire import http as http_module
-from dpfuse.wire.serve import _bind
-from support.wire import JSON, PATIENCE_S, Recorder, get, make_report, rig, serving, unfinished, wait_for
+from support.wire import (
+    JSON,
+    NDJSON,
+    PATIENCE_S,
+    Recorder,
+    get,
+    lines_of,
+    make_report,
+    rig,
+    serving,
+    unfinished,
+    wait_for,
+)
 
 
 @pytest.fixture
@@ -30,21 +44,23 @@ def recorded(tmp_path):
         yield parts
 
 
-def test_an_endless_body_is_refused(recorded):
-    sent = []
+@pytest.mark.parametrize(("path", "headers", "status"), [("/v1/reports", NDJSON, 408), ("/v1/replay/truth", JSON, 413)])
+def test_an_endless_body_is_ended_and_no_more_than_a_line_of_it_is_kept(tmp_path, monkeypatch, path, headers, status):
+    monkeypatch.setattr(http_module, "_BODY_S", 0.5)
 
     def endless():
         while True:
-            sent.append(1)
             yield b" " * 65536
 
-    with serving(recorded.app) as address:
-        try:
-            answer = httpx.post(f"{address}/v1/reports", content=endless(), headers=JSON, trust_env=False)
-            assert answer.status_code == 413
-        except httpx.TransportError:
-            pass  # the connection may be closed during a write
-        assert len(sent) < 200
+    with rig(tmp_path, centre=Recorder(), replay=True) as recorded, serving(recorded.app) as address:
+        tracemalloc.start()
+        with suppress(httpx.TransportError):  # the connection may be closed during a write
+            answer = httpx.post(f"{address}{path}", content=endless(), headers=headers, trust_env=False)
+            assert answer.status_code == status
+        assert tracemalloc.get_traced_memory()[1] < 8e6
+        tracemalloc.stop()
+        good = httpx.post(f"{address}/v1/reports", **lines_of(recorded.report(7)), trust_env=False, timeout=PATIENCE_S)
+        assert good.json()["received"] == 1
 
 
 def test_a_body_that_arrives_too_slowly_is_refused(recorded, monkeypatch):
@@ -65,9 +81,8 @@ def test_endless_headers_are_refused(recorded):
 
 def test_connections_above_the_limit_are_refused_and_silent_ones_closed(live, monkeypatch):
     """Those above the first limit get 503, those above the second are cut off, and silent ones are closed in time."""
-    protocol = connections.limited_protocol(
-        connections.ConnectionLimits(num_served=3, num_accepted=5), http_module.too_busy
-    )
+    limits = connections.ConnectionLimits(num_served=3, num_accepted=5)
+    protocol = connections.limited_protocol(connections.ByAddress(limits), too_busy)
     with serving(live.app, http=protocol) as address, ExitStack() as stack:
         host, port = address.removeprefix("http://").split(":")
 
@@ -121,8 +136,8 @@ def test_no_report_of_many_parallel_clients_is_lost(recorded):
     def send(client_number, address):
         with httpx.Client(trust_env=False, timeout=PATIENCE_S) as client:
             for step in range(5):
-                batch = [make_report(recorded.tokens, 1000 * client_number + i, step=step) for i in range(50)]
-                assert client.post(f"{address}/v1/reports", json={"reports": batch}).json()["received"] == 50
+                batch = [make_report(recorded.keys, 1000 * client_number + i, step=step) for i in range(50)]
+                assert client.post(f"{address}/v1/reports", **lines_of(*batch)).json()["received"] == 50
 
     with serving(recorded.app) as address:
         threads = [threading.Thread(target=send, args=(number, address)) for number in range(4)]
@@ -134,7 +149,7 @@ def test_no_report_of_many_parallel_clients_is_lost(recorded):
 
 
 def test_connections_send_at_once_and_drop_silent_peers():
-    with _bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -22,16 +22,17 @@ from hypothesis.errors import Unsatisfiable
 from schemathesis import GenerationMode
 
 from dpfuse.ledger import public_rows
+from dpfuse.wire.keys import Keys
 from dpfuse.wire.mqtt import Bridge
-from dpfuse.wire.tokens import Tokens
 from support.designs import make_design
-from support.wire import JSON, SECRET, Recorder, make_report, rig
+from support.wire import NDJSON, SECRET, Recorder, make_report, rig
 
-TOKENS = Tokens(SECRET)
+KEYS = Keys.from_secret(SECRET)
 CANARIES = (0.2718281828, 271828.1828, -2718281828, 2.718281828e-5, "0.2718281828", "271828.1828")
 # Seven or eight digits, with point and comma anywhere, rounded or not; and the bytes of float and double in hex.
 _DIGITS = re.compile(r"[.,]?".join("271828") + r"[.,]?(1[.,]?[789]|2(?!\d))")
 _BYTES = [np.array(CANARIES[0], kind).tobytes().hex() for kind in ("<f4", ">f4", "<f8", ">f8")]
+schemathesis.serializer.alias("application/x-ndjson", "application/json")  # a body of one line
 SCALES = [pytest.param(50, id="some"), pytest.param(5000, id="many", marks=pytest.mark.slow)]
 
 
@@ -82,22 +83,21 @@ numbers = st.sampled_from(CANARIES) | st.floats() | st.integers() | st.text(max_
 anything = st.recursive(
     numbers, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner)
 )
-tokens = st.sampled_from([TOKENS.issue(7), TOKENS.issue(8), "7." + "0" * 64, "", "٧.x"]) | st.text(max_size=9)
+key_names = st.sampled_from(["7.1.0", "8.1.0", "7.1.1", "7.2.0", "", "٧.1.0"]) | st.text(max_size=9)
 reports = st.fixed_dictionaries(
     {},
     optional={
-        "token": tokens | anything,
+        "key": key_names | anything,
         "stream": st.sampled_from(["main", "other", ""]) | anything,
         "step": st.integers(0, 9) | anything,
         "values": st.lists(numbers, max_size=3) | anything,
+        "mac": st.sampled_from(["0" * 32, "", "ä" * 32]) | anything,
         "more": anything,
     },
 )
 bodies = st.builds(
     lambda content, cut: content[:cut],
-    st.fixed_dictionaries({"reports": st.lists(reports | anything, max_size=5)}).map(json.dumps)
-    | anything.map(json.dumps)
-    | st.text(),
+    st.lists((reports | anything).map(json.dumps), max_size=5).map("\n".join) | anything.map(json.dumps) | st.text(),
     st.none() | st.integers(0, 200),
 )
 
@@ -113,7 +113,8 @@ def check_answer(answer):
 def everything_public(live):
     """Everything public of the centre, as one text."""
     paths = ["/", "/metrics", "/healthz", "/openapi.json", "/v1/clock", "/v1/guarantee", "/v1/streams/main/releases",
-             "/v1/streams/main/releases/events", "/v1/streams/main/feed"]  # fmt: skip
+             "/v1/streams/main/releases/events", "/v1/streams/main/feed", "/v1/relay/settings",
+             "/v1/relay/events"]  # fmt: skip
     answers = [live.get(path) for path in paths]
     assert all(answer.status_code == 200 for answer in answers)
     rows = [f"{row} {row.to_dict()}" for row in public_rows(live.ledger.path)]
@@ -127,8 +128,8 @@ def many(max_examples):
 @pytest.mark.parametrize("num_cases", SCALES)
 def test_requests_made_from_the_openapi_description_leak_nothing(live, log, num_cases):
     """schemathesis makes requests that fit the OpenAPI description, and requests that do not."""
-    schema = schemathesis.openapi.from_dict(live.app.openapi())
-    operations = [found.ok() for found in schema.get_all_operations()]
+    schemas = [schemathesis.openapi.from_dict(app.openapi()) for app in (live.intake_app, live.reading_app)]
+    operations = [found.ok() for schema in schemas for found in schema.get_all_operations()]
     assert {"/v1/reports", "/v1/clock", "/metrics", "/v1/streams/{stream}/feed"} <= {one.path for one in operations}
     num_checked = 0
 
@@ -158,7 +159,7 @@ def test_reports_of_any_shape_over_http_leak_nothing(live, log, num_cases):
     @many(num_cases)
     @given(bodies)
     def check(body):
-        check_answer(live.call("POST", "/v1/reports", content=body.encode(errors="replace"), headers=JSON))
+        check_answer(live.call("POST", "/v1/reports", content=body.encode(errors="replace"), headers=NDJSON))
         if has_canary(body) and live.centre.now < 200:
             live.send(*(live.report(sensor, [CANARIES[0]] * 2, step=live.centre.now) for sensor in (7, 8)))
             live.tick()
@@ -171,8 +172,11 @@ def test_reports_of_any_shape_over_http_leak_nothing(live, log, num_cases):
 
 @pytest.mark.parametrize("num_cases", SCALES)
 def test_payloads_of_any_shape_over_mqtt_leak_nothing(live, log, num_cases):
-    bridge = Bridge(live.intake, live.hub, "password", "127.0.0.1", 1)
-    topics = st.sampled_from(["dpfuse/main/reports/7", "dpfuse/main/reports/8", "dpfuse/other/reports/7"]) | st.text()
+    bridge = Bridge(live.intake, live.hub, lambda: [("centre", "password")], "127.0.0.1", 1)
+    topics = (
+        st.sampled_from(["dpfuse/main/reports/7.1.0", "dpfuse/main/reports/8.1.0", "dpfuse/other/reports/7.1.0"])
+        | st.text()
+    )
 
     @many(num_cases)
     @given(
@@ -184,8 +188,8 @@ def test_payloads_of_any_shape_over_mqtt_leak_nothing(live, log, num_cases):
 
     check()
     for step in (live.centre.now, live.centre.now + 1):
-        report = make_report(TOKENS, 7, [CANARIES[0]] * 2, step=step)
-        bridge.receive("dpfuse/main/reports/7", json.dumps(report).encode())
+        report = make_report(KEYS, 7, [CANARIES[0]] * 2, step=step)
+        bridge.receive("dpfuse/main/reports/7.1.0", json.dumps(report).encode())
         live.tick()
     assert not has_canary(everything_public(live))
     assert not has_canary(log())

@@ -6,6 +6,7 @@ import itertools
 import json
 import socket
 import time
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -30,8 +31,7 @@ def test_releases_are_the_committed_rows_and_appear_when_published(live):
     assert live.get("/v1/streams/main/releases?start=2").json() == {"releases": []}
     live.hub.publish(waiting)
     releases = live.get("/v1/streams/main/releases").json()["releases"]
-    rows = [row.to_dict() for row in live.ledger.rows("main")]
-    assert releases == rows
+    assert releases == [json.loads(live.signer.to_message(row).content) for row in live.ledger.rows("main")]
 
 
 def test_pages_join_to_the_whole_and_memory_and_ledger_give_the_same_bytes(live):
@@ -189,3 +189,45 @@ class TestEvents:
                 answer = get(f"{address}/v1/streams/main/releases/events")
                 assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_subscribers")
             wait_for(lambda: is_admitted(address))
+
+    @pytest.mark.parametrize("path", ["streams/main/releases/events", "streams/main/feed", "relay/events"])
+    def test_one_address_cannot_take_the_places_of_all_subscribers(self, tmp_path, path):
+        def subscribe(client):
+            answer = stack.enter_context(client.stream("GET", f"/v1/{path}"))
+            return answer.status_code
+
+        with ExitStack() as stack:
+            live = stack.enter_context(rig(tmp_path, max_subscribers=3, subscribers_per_address=2))
+            address = stack.enter_context(serving(live.app))
+            here, elsewhere = (
+                stack.enter_context(
+                    httpx.Client(base_url=address, timeout=PATIENCE_S, transport=httpx.HTTPTransport(local_address=own))
+                )
+                for own in ("127.0.0.1", "127.0.0.2")
+            )
+            with here.stream("GET", f"/v1/{path}"):
+                assert [subscribe(here), subscribe(here), subscribe(elsewhere)] == [200, 429, 200]
+                assert subscribe(elsewhere) == 429  # all three places are taken
+            wait_for(lambda: subscribe(here) == 200)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1/clock", "/v1/streams/main/releases", "/metrics", "/healthz", "/v1/estimator"]
+)
+def test_head_is_answered_like_get_without_a_body(live, path):
+    live.tick()
+    with serving(live.app) as url:
+        head, whole = httpx.head(url + path), httpx.get(url + path)
+    assert head.status_code == whole.status_code and head.content == b"" and whole.content
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    if path != "/v1/clock":  # a clock may have another number of digits
+        assert head.headers["content-length"] == whole.headers["content-length"]
+
+
+def test_head_of_an_event_stream_ends_at_once_and_keeps_no_place(tmp_path):
+    with rig(tmp_path, max_subscribers=1) as live, serving(live.app) as url:
+        for _ in range(3):
+            head = httpx.head(f"{url}/v1/streams/main/releases/events", timeout=PATIENCE_S)
+            assert head.status_code == 200 and head.headers["content-type"].startswith("text/event-stream")
+        assert httpx.head(f"{url}/v1/reports").status_code == 405
+        assert httpx.head(f"{url}/v1/nothing").status_code == 404

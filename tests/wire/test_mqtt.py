@@ -15,9 +15,10 @@ from dpfuse.ledger import public_rows
 from dpfuse.public.hub import Hub
 from dpfuse.replay.transports import OverMQTT
 from dpfuse.wire.broker import ESTIMATOR, write_broker
+from dpfuse.wire.key_file import KeyFile
+from dpfuse.wire.keys import Keys
 from dpfuse.wire.mqtt import Bridge
-from dpfuse.wire.tokens import Tokens, new_secret
-from support.mqtt import SENSORS, TOKENS, bridged, client, empty_hub, estimator, make_bridge, report, send, sensor
+from support.mqtt import KEYS, SENSORS, bridged, client, empty_hub, estimator, make_bridge, report, send, sensor
 from support.wire import (
     PATIENCE_S,
     Broker,
@@ -40,11 +41,11 @@ def test_a_report_reaches_the_centre_and_is_acknowledged(broker, recorded_mqtt):
     assert recorded_mqtt.got == [("main", 7, 3, [0.5, -0.5])]
 
 
-def test_a_report_with_a_false_id_stream_or_token_is_dropped_and_the_next_one_counts(broker, recorded_mqtt):
+def test_a_report_with_a_false_key_stream_or_mac_is_dropped_and_the_next_one_counts(broker, recorded_mqtt):
     topic, good = report(7)
     with sensor(broker, 7) as seven:
         for payload in [report(8)[1], report(7, stream="other")[1], "{", "", "[]", "null", good[:-1], "9" * 4000,
-                        json.dumps(json.loads(good) | {"token": "7." + "0" * 64})]:  # fmt: skip
+                        json.dumps(json.loads(good) | {"mac": "0" * 32})]:  # fmt: skip
             seven.publish(topic, payload, qos=1)
         send(seven, topic, good)
         wait_for(lambda: recorded_mqtt.got)
@@ -53,8 +54,8 @@ def test_a_report_with_a_false_id_stream_or_token_is_dropped_and_the_next_one_co
 
 def test_a_replay_counts_reports_over_mqtt(tmp_path):
     with rig(tmp_path, replay=True) as live:
-        bridge = Bridge(live.intake, live.hub, "password", "127.0.0.1", 1)
-        for topic, payload in [report(7), report(8), report(8, stream="other"), ("dpfuse/main/reports/9", "{}")]:
+        bridge = Bridge(live.intake, live.hub, lambda: [("centre", "password")], "127.0.0.1", 1)
+        for topic, payload in [report(7), report(8), report(8, stream="other"), ("dpfuse/main/reports/9.1.0", "{}")]:
             bridge.receive(topic, payload.encode())
         assert live.intake.notes.num_reports == {("main", 1): 2}
 
@@ -156,14 +157,14 @@ def test_a_release_published_just_before_the_end_still_leaves(broker, tmp_path):
 
 def test_after_an_error_which_is_logged_by_its_type_publishing_continues(broker, tmp_path, caplog):
     with rig(tmp_path) as live, estimator(broker, "dpfuse/main/releases") as reader:
-        rows, is_broken = live.hub.rows, threading.Event()
+        rows, is_broken = live.hub.messages, threading.Event()
 
         def broken_rows(*arguments):
             if is_broken.is_set():
                 raise RuntimeError("of 271828 kinds")
             return rows(*arguments)
 
-        live.hub.rows = broken_rows
+        live.hub.messages = broken_rows
         with bridged(broker, live.centre, live.hub):
             is_broken.set()
             live.tick(), live.tick()
@@ -198,17 +199,17 @@ def test_a_killed_broker_delays_nobody_and_later_gets_what_it_missed(broker, tmp
 
 
 def test_each_kind_of_connection_problem_is_logged_once(broker, tmp_path, caplog):
-    """The broker is killed and starts again with passwords of another secret."""
+    """The broker is killed and starts again with passwords of another key file."""
     with rig(tmp_path) as live, bridged(broker, live.centre, live.hub) as bridge:
         broker.kill()
         wait_for(lambda: not bridge.is_connected)
-        write_broker(tmp_path / "broker", Tokens(b"x" * 32), SENSORS, port=broker.port)
+        write_broker(tmp_path / "broker", Keys.from_secret(b"x" * 32), SENSORS, port=broker.port)
         broker.start()
-        wait_for(lambda: "is it set up with the same secret?" in caplog.text)
+        wait_for(lambda: "is it set up with the same keys?" in caplog.text)
         attempts, on_connect = [], bridge._client.on_connect
         bridge._client.on_connect = lambda *result: (attempts.append(result), on_connect(*result))
         wait_for(lambda: len(attempts) >= 2)
-    assert caplog.text.count("closed the connection") == caplog.text.count("same secret") == 1
+    assert caplog.text.count("closed the connection") == caplog.text.count("same keys") == 1
     assert "--mqtt-ca" not in caplog.text
 
 
@@ -218,9 +219,7 @@ class TestTLS:
         """With the lines on TLS, as the comment in the configuration says."""
         (tmp_path / "broker").mkdir()
         certify(tmp_path / "broker", "server")
-        with Broker(
-            tmp_path / "broker", TOKENS, SENSORS, lambda text: re.sub("# (cert|key)file", r"\1file", text)
-        ) as b:
+        with Broker(tmp_path / "broker", KEYS, SENSORS, lambda text: re.sub("# (cert|key)file", r"\1file", text)) as b:
             yield b
 
     def test_reports_and_releases_pass_a_broker_with_tls(self, broker, tmp_path):
@@ -228,11 +227,11 @@ class TestTLS:
         with rig(tmp_path) as live, bridged(broker, live.centre, live.hub, ca=str(ca)):
             sensors = OverMQTT("127.0.0.1", broker.port, "main", ca=ca)
             message = json.loads(report(7)[1])
-            sensors.send([(7, message["token"], message)])
+            sensors.send([(KEYS.issue(7), message)])
             wait_for(lambda: live.centre._inboxes)
             live.tick()
             sensors.close()
-            with client(broker, ESTIMATOR, TOKENS.password(ESTIMATOR), ["dpfuse/main/releases"], ca=ca) as one:
+            with client(broker, *KEYS.accounts(ESTIMATOR)[0], ["dpfuse/main/releases"], ca=ca) as one:
                 wait_for(lambda: one.got)
         assert json.loads(one.got[0].payload)["step"] == 1
 
@@ -258,11 +257,12 @@ class TestTLS:
 @pytest.mark.slow
 def test_a_centre_process_continues_while_its_broker_is_killed(tmp_path, pytestconfig):
     """Releases over HTTP never stop, and those over MQTT return."""
-    new_secret(tmp_path / "secret")
-    tokens = Tokens.load(tmp_path / "secret")
+    KeyFile.create(tmp_path / "centre.keys")
+    keys = Keys.load(tmp_path / "centre.keys")
     endless_design().save(tmp_path / "design")
-    arguments = ("--design", "design", "--ledger", "l.db", "--new", "--port", 0, "--interval", 0.2, "--mqtt")
-    with Broker(tmp_path / "broker", tokens, SENSORS) as broker:
+    arguments = ("--design", "design", "--ledger", "l.db", "--new", "--port", 0, "--reading-port", 0,
+                 "--interval", 0.2, "--mqtt")  # fmt: skip
+    with Broker(tmp_path / "broker", keys, SENSORS) as broker:
         running = command("serve", *arguments, f"127.0.0.1:{broker.port}", folder=tmp_path,
                           cache=pytestconfig.cache.mkdir("jax"))  # fmt: skip
         with running as process, following(address_of(process)) as lines:
@@ -270,14 +270,12 @@ def test_a_centre_process_continues_while_its_broker_is_killed(tmp_path, pytestc
             broker.kill()
             steps += [event["step"] for event in events(lines, 15)]
             broker.start()
-            with client(broker, ESTIMATOR, tokens.password(ESTIMATOR), ["dpfuse/main/releases"]) as reader:
+            with client(broker, *keys.accounts(ESTIMATOR)[0], ["dpfuse/main/releases"]) as reader:
                 wait_for(lambda: reader.got and json.loads(reader.got[-1].payload)["step"] > steps[-1])
             steps += [event["step"] for event in events(lines, 5)]
-            lost, away = process.stderr().splitlines()
-            assert (
-                lost.endswith("the broker closed the connection; the centre keeps trying")
-                and "Connection refused" in away
-            )
+            lost, away, back = process.stderr().splitlines()
+            assert lost.endswith("the broker closed the connection; the centre keeps trying")
+            assert "Connection refused" in away and back.endswith("the broker is connected")
         rows = [row.step for row in public_rows(tmp_path / "l.db")]
         assert steps == rows[:25]
         assert steps[-1] - steps[0] < 150  # it never waits half a minute, as for a connection that hangs

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
-from fastapi import Header, Query
+from fastapi import Header, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from dpfuse.public.hub import Hub
-from dpfuse.public.rows import release_message
+from dpfuse.public.connections import network_of
+from dpfuse.public.hub import HistoryAway, Hub
 
 LAST_STEP = 2**63 - 1
 HEARTBEAT_S = 5.0
@@ -33,19 +35,31 @@ def first_after(last_event_id: str, start: int) -> int:
 
 
 class SubscriberLimit:
-    """Counts subscribers and refuses those above a maximum."""
+    """Counts subscribers, and refuses those above a maximum: of all, and of each address.
 
-    def __init__(self, max_subscribers: int) -> None:
-        self._num_free = max_subscribers
+    Args:
+        max_subscribers: of all addresses together.
+        per_address: of one address; 0 for any number, as behind a proxy.
+    """
 
-    def admit(self) -> bool:
-        """Count one more subscriber; False if there are as many as allowed."""
-        is_admitted = self._num_free > 0
-        self._num_free -= is_admitted
-        return is_admitted
+    def __init__(self, max_subscribers: int, per_address: int = 0) -> None:
+        self._num_free, self._per_address = max_subscribers, per_address
+        self._counts: Counter[str] = Counter()
 
-    def leave(self) -> None:
+    def admit(self, request: Request) -> Callable[[], None] | None:
+        """Count one more subscriber; returns what to call when it leaves, or None if there are as many as allowed."""
+        address = network_of(request.client)
+        if self._num_free <= 0 or 0 < self._per_address <= self._counts[address]:
+            return None
+        self._num_free -= 1
+        self._counts[address] += 1
+        return partial(self._leave, address)
+
+    def _leave(self, address: str) -> None:
         self._num_free += 1
+        self._counts[address] -= 1
+        if not self._counts[address]:
+            del self._counts[address]
 
 
 def frame(step: int, data: bytes) -> bytes:
@@ -61,12 +75,15 @@ async def release_frames(hub: Hub, stream: str, start: int, status: Callable[[],
     while True:
         number = hub.number
         if hub.is_old(stream, start):
-            rows = await run_in_threadpool(hub.rows, stream, start, _PAGE)
+            try:
+                messages = await run_in_threadpool(hub.messages, stream, start, _PAGE)
+            except HistoryAway:
+                return  # the client connects again
         else:
-            rows = hub.rows(stream, start, _PAGE)
-        if rows:
-            start = rows[-1].step + 1
-            yield b"".join(frame(row.step, release_message(row)) for row in rows)
+            messages = hub.messages(stream, start, _PAGE)
+        if messages:
+            start = messages[-1].step + 1
+            yield b"".join(frame(*message) for message in messages)
             continue
         if hub.is_closed:
             return

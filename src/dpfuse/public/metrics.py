@@ -1,7 +1,8 @@
-"""`/healthz` and `/metrics`: functions of releases, the clock and public settings alone.
+"""`/healthz`, `/livez`, `/readyz` and `/metrics`: functions of releases, the clock and public settings alone.
 
 There are no metrics of the process: time, memory and the number of messages depend on the sensors, and which sensors
-report is private. The number of visitors of the page is not shown either.
+report is private. The number of visitors of the page is not shown either. The operator's own port has these, see
+`dpfuse.wire.operator_port`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from fastapi import APIRouter, Response
 from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import as_loss
 from dpfuse.public.openapi import answers
+from dpfuse.public.settings import split_label
 from dpfuse.public.status import STATUSES
 
 with requires_extra("live", "GET /metrics"):
@@ -44,7 +46,7 @@ Clock = Callable[[], Mapping[str, Any]]
 
 
 def metrics_router(feed: Feed, clock: Clock) -> APIRouter:
-    """`GET /healthz` and `GET /metrics`.
+    """`GET /healthz`, `/livez`, `/readyz` and `/metrics`.
 
     Args:
         clock: returns the ticker's clock, which is public.
@@ -57,11 +59,16 @@ def metrics_router(feed: Feed, clock: Clock) -> APIRouter:
     described[503] = described[200] | {"description": "releases are late, or have stopped"}
 
     @router.get("/healthz", responses=described, tags=["facts"])
+    @router.get("/readyz", responses=described, tags=["facts"])
     async def get_health() -> Response:
         """Whether releases are on time; 503 if not."""
         health = health_of(feed, clock())
-        is_healthy = health["health"] in ("ok", "over")
-        return Response(json.dumps(health), 200 if is_healthy else 503, media_type="application/json")
+        return Response(json.dumps(health), 200 if is_healthy(health) else 503, media_type="application/json")
+
+    @router.get("/livez", responses=answers(200, {"type": "object"}), tags=["facts"])
+    async def get_liveness() -> Response:
+        """Whether this process answers, whatever the centre does; a supervisor restarts it if not."""
+        return Response("{}", media_type="application/json")
 
     @router.get("/metrics", responses=answers(200, "text/plain"), tags=["facts"])
     async def get_metrics() -> Response:
@@ -75,11 +82,16 @@ def health_of(feed: Feed, clock: Mapping[str, Any]) -> dict[str, Any]:
     """The centre's health, and the number of steps that the slowest stream is behind the clock."""
     last = min(feed.hub.last_step(stream) for stream in feed.hub.streams)
     num_behind = max(0, clock["step"] - 1 - last)
-    allowed = max(_LATE_STEPS, _LATE_S / feed.interval_s)
+    allowed = max(_LATE_STEPS, _LATE_S / feed.settings.interval_s)
     status = health = feed.status
     if status == "running":
         health = "ok" if num_behind <= allowed else "late"
     return {"health": health, "status": status, "step": last, "steps_behind": num_behind}
+
+
+def is_healthy(health: Mapping[str, Any]) -> bool:
+    """Whether that health is good: releases are on time, or a finite design has made its last one."""
+    return health["health"] in ("ok", "over")
 
 
 class Collector:
@@ -91,25 +103,61 @@ class Collector:
     def collect(self) -> Iterator[Metric]:
         """All metrics, in a fixed order."""
         yield from self._settings()
+        yield from self._labels()
+        yield from self._parts()
         yield from self._streams()
 
     def _settings(self) -> Iterator[Metric]:
         feed = self._feed
-        about = {"version": version("dpfuse"), "design": feed.fingerprint}
+        about = {"version": version("dpfuse"), "design": feed.settings.fingerprint}
         yield InfoMetricFamily("dpfuse_build", "The version of dpfuse and the design", value=about)
         statuses = GaugeMetricFamily("dpfuse_ticker_status", "1 for the ticker's status, else 0", labels=["status"])
         for status in STATUSES:
             statuses.add_metric([status], status == feed.status)
         yield statuses
-        yield _gauge("dpfuse_interval_seconds", "Seconds between releases", feed.interval_s)
+        yield _gauge("dpfuse_interval_seconds", "Seconds between releases", feed.settings.interval_s)
         yield _gauge("dpfuse_order", "The Rényi order of the guarantee", feed.guarantee.order)
         yield _gauge("dpfuse_budget", "The Rényi budget of the guarantee", feed.guarantee.budget)
+
+    def _labels(self) -> Iterator[Metric]:
+        """Names and units of the design's coordinates and channels."""
+        settings = self._feed.settings
+        coordinate = GaugeMetricFamily(
+            "dpfuse_coordinate_info",
+            "Name and unit of a coordinate of the state",
+            labels=["coordinate", "name", "unit"],
+        )
+        for number, label in enumerate(settings.labels, 1):
+            coordinate.add_metric([str(number), *split_label(label)], 1)
+        channel = GaugeMetricFamily(
+            "dpfuse_channel_info", "Name and unit of a channel of a measurement", labels=["channel", "name", "unit"]
+        )
+        for number, label in enumerate(settings.channel_labels, 1):
+            channel.add_metric([str(number), *split_label(label)], 1)
+        yield from (coordinate, channel)
+
+    def _parts(self) -> Iterator[Metric]:
+        """Only the parts that the centre has."""
+        parts = self._feed.parts
+        yield _gauge(
+            "dpfuse_ledger_up", "1 if the ledger takes commits", parts.ledger and self._feed.status != "failed"
+        )
+        if parts.bank is not None:
+            yield _gauge("dpfuse_bank_up", "1 if the bank has answered within its patience", parts.bank)
+        if parts.epoch_age_s is not None:
+            yield _gauge("dpfuse_bank_epoch_age_seconds", "Seconds since the bank answered", parts.epoch_age_s)
+        if parts.broker is not None:
+            yield _gauge("dpfuse_broker_connected", "1 if the broker is connected", parts.broker)
 
     def _streams(self) -> Iterator[Metric]:
         feed, labels = self._feed, ["stream"]
         step = GaugeMetricFamily("dpfuse_step", "The last released step", labels=labels)
         released = CounterMetricFamily("dpfuse_releases", "Releases by this process", labels=labels)
         skipped = CounterMetricFamily("dpfuse_skipped_steps", "Steps that this process skipped", labels=labels)
+        size = CounterMetricFamily("dpfuse_release_bytes", "Bytes of the messages of these releases", labels=labels)
+        moment = GaugeMetricFamily(
+            "dpfuse_last_release_timestamp_seconds", "Wall-clock time of the last release", labels=labels
+        )
         weight = GaugeMetricFamily("dpfuse_fusion_weight", "Of the last step, in grid steps", labels=labels)
         loss = GaugeMetricFamily(
             "dpfuse_loss", "Rényi loss of the last step; with individual accounts, the largest possible", labels=labels
@@ -125,6 +173,9 @@ class Collector:
             latest = feed.latest(stream)
             if latest is None:
                 continue
+            size.add_metric([stream], num_released * self._width(stream))
+            if (at_s := feed.time_of(latest.row.step)) is not None:
+                moment.add_metric([stream], at_s)
             weight.add_metric([stream], latest.row.fusion_weight)
             loss.add_metric([stream], feed.loss(latest))
             if latest.row.budget_left is not None:
@@ -132,10 +183,15 @@ class Collector:
             for coordinate, (one_mean, one_std) in enumerate(zip(latest.mean, latest.std, strict=True), 1):
                 mean.add_metric([stream, str(coordinate)], one_mean)
                 std.add_metric([stream, str(coordinate)], one_std)
-        yield from (step, released, skipped, weight, loss)
+        yield from (step, released, skipped, size, moment, weight, loss)
         if feed.guarantee.accounting == "total":
             yield left
         yield from (mean, std)
+
+    def _width(self, stream: str) -> int:
+        """Bytes of a release message: they all have one width."""
+        hub = self._feed.hub
+        return next((len(message.content) for _, message in hub.recent_messages(stream, hub.last_step(stream))), 0)
 
 
 def _gauge(name: str, text: str, value: float) -> GaugeMetricFamily:

@@ -37,7 +37,7 @@ CLOCK = make_object(
 )
 RELEASE = make_object(
     "Release and fusion weight are in grid steps, cost and budget left in squared grid steps. The last two are null in "
-    "individual accounting.",
+    "individual accounting. The signature is Ed25519, by the key in /v1/guarantee.",
     stream=TEXT,
     step=INTEGER,
     release=make_array(INTEGER),
@@ -45,18 +45,30 @@ RELEASE = make_object(
     grid=INTEGER,
     cost=_INTEGER_OR_NULL,
     budget_left=_INTEGER_OR_NULL,
+    design=TEXT,
     hash=TEXT,
 )
+RELEASE["properties"] |= {
+    "signature": TEXT,
+    "period": {"type": "integer", "description": "with periods: its number"},
+    "inputs": {
+        "type": "array",
+        "items": {"type": ["number", "null"]},
+        "description": "with public inputs: those that E reads with this release; null before the first value",
+    },
+    "input_ages": {"type": "array", "items": INTEGER, "description": "with public inputs: the age of each in steps"},
+}
 RELEASES = make_object(releases=make_array(RELEASE))
 GUARANTEE = {"type": "object"}
+DESIGNS = make_object(designs=make_array(TEXT))
 ERROR = make_object(error=make_object(code=TEXT, message=TEXT))
 
 _ERRORS = {
     400: "the body is not JSON",
     404: "not found",
     408: "the body arrived too slowly",
-    413: "the body is too large, or has too many reports",
-    415: "the body is not application/json",
+    413: "the body is too large",
+    415: "the body has another content type",
     422: "a parameter or the body is not as described",
     429: "too many subscribers",
     500: "the centre failed to answer; its log names the error",

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import Any
 
-from fastapi import APIRouter, HTTPException, Response
+from fastapi import APIRouter, HTTPException, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from dpfuse.privacy.budget import GRID
-from dpfuse.privacy.statement import ASSUMED, UNCOVERED, Statement
+from dpfuse.privacy.statement import Statement
 from dpfuse.public.events import EventStream, LastEventId, StartStep, SubscriberLimit, first_after
 from dpfuse.public.feed import Feed
 from dpfuse.public.openapi import answers
+from dpfuse.public.settings import split_label
 
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
@@ -29,32 +32,42 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 """Headers of every file of the page; with them a browser refuses to load anything from another server."""
+_SPENT = {
+    "total": "Spent is the Rényi loss that the releases of a stream were charged so far, for every sensor alike, "
+    "whether it reported or not. When the budget is spent, releases go on at every step as noise alone. Nothing is "
+    "refunded.",
+    "individual": "Each sensor has an account of its own, and is charged for what it adds. What a sensor has spent is "
+    "private and shown nowhere. A sensor whose account is spent adds nothing more; releases go on. Nothing is "
+    "refunded.",
+}
 _KINDS = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", "": "text/plain"}
 
 
-def page_router(feed: Feed, statement: Statement, *, labels: Sequence[str] = (), max_subscribers: int) -> APIRouter:
+def page_router(feed: Feed, state: Callable[[], Statement], subscribers: SubscriberLimit) -> APIRouter:
     """`GET /`, `/static/...` and `/v1/streams/{stream}/feed`.
 
     Args:
-        labels: the name of each coordinate of the state, with its unit in brackets: "density [veh/km]".
-        max_subscribers: how many may follow the feed at the same time.
+        state: returns the guarantee in words; called for the page, not before.
+        subscribers: limits how many follow the feed at the same time.
     """
-    router, subscribers = APIRouter(), SubscriberLimit(max_subscribers)
-    _add_files(router, render(feed, statement, labels).encode())
+    router = APIRouter()
+    _add_files(router, functools.cache(lambda: render(feed, state()).encode()))
 
     @router.get("/v1/streams/{stream}/feed", responses=answers(200, "text/event-stream", 404, 422, 429), tags=["out"])
-    async def follow_feed(stream: str, start: StartStep = 1, last_event_id: LastEventId = "") -> Response:
+    async def follow_feed(
+        request: Request, stream: str, start: StartStep = 1, last_event_id: LastEventId = ""
+    ) -> Response:
         """Estimates and losses of the last minutes, then of each new release, as server-sent events."""
         if stream not in feed.hub.streams:
             raise HTTPException(404)
-        if not subscribers.admit():
+        if (on_end := subscribers.admit(request)) is None:
             raise HTTPException(429)
-        return EventStream(feed.frames(stream, first_after(last_event_id, start)), subscribers.leave)
+        return EventStream(feed.frames(stream, first_after(last_event_id, start)), on_end)
 
     return router
 
 
-def _add_files(router: APIRouter, page: bytes) -> None:
+def _add_files(router: APIRouter, page: Callable[[], bytes]) -> None:
     # All files are read once, so no request can reach another file.
     files = {
         file.relative_to(STATIC).as_posix(): (file.read_bytes(), _KINDS[file.suffix])
@@ -64,7 +77,7 @@ def _add_files(router: APIRouter, page: bytes) -> None:
 
     @router.get("/", include_in_schema=False)
     async def get_page() -> Response:
-        return Response(page, media_type="text/html", headers=HEADERS)
+        return Response(await run_in_threadpool(page), media_type="text/html", headers=HEADERS)
 
     @router.get("/static/{path:path}", include_in_schema=False)
     async def get_file(path: str) -> Response:
@@ -74,48 +87,42 @@ def _add_files(router: APIRouter, page: bytes) -> None:
         return Response(content, media_type=kind, headers=HEADERS)
 
 
-def render(feed: Feed, statement: Statement, labels: Sequence[str] = ()) -> str:
+def render(feed: Feed, statement: Statement) -> str:
     """The page's HTML, with its settings and the guarantee written into it."""
-    settings = json.dumps(page_settings(feed, labels))
+    settings, signed_by = json.dumps(page_settings(feed)), feed.settings.signed_by
     return Template(
         (STATIC / "index.html").read_text()
     ).substitute(
         settings=settings.replace("<", "\\u003c"),  # only "<" can end a script element
         version=html.escape(version("dpfuse")),
-        fingerprint=feed.fingerprint,
-        design=feed.fingerprint[:12],
+        fingerprint=feed.settings.fingerprint,
+        design=feed.settings.fingerprint[:12],
+        public_key=signed_by.public_key if signed_by else "none",
+        spent=_SPENT[feed.guarantee.accounting],
         **_fragments(statement),
     )
 
 
-def page_settings(feed: Feed, labels: Sequence[str] = ()) -> dict[str, Any]:
+def page_settings(feed: Feed) -> dict[str, Any]:
     """The settings of the page, all of them public."""
-    structure, guarantee = feed.design.structure, feed.guarantee
-    names = list(labels) or [f"State {number}" for number in range(1, structure.num_states + 1)]
-    if len(names) != structure.num_states:
-        raise ValueError(
-            f"labels must hold {structure.num_states}, one for each coordinate of the state, got {len(names)}"
-        )
+    settings = feed.settings
+    names = settings.labels or [f"State {number}" for number in range(1, settings.num_states + 1)]
     return {
-        "streams": list(feed.hub.streams),
-        "interval_s": feed.interval_s,
-        "delay_s": feed.delay_s,
+        "streams": list(settings.streams),
+        "interval_s": settings.interval_s,
+        "delay_s": settings.delay_s,
         "num_kept": feed.num_kept,
-        "is_replay": feed.is_replay,
-        "labels": [_label(name) for name in names],
-        "dimension": structure.dimension,
+        "is_replay": settings.is_replay,
+        "prior_std": list(settings.prior_std),
+        "labels": [dict(zip(("name", "unit"), split_label(name), strict=True)) for name in names],
+        "dimension": settings.dimension,
         "grid": GRID,
-        "horizon": structure.horizon,
-        "accounting": guarantee.accounting,
-        "budget": guarantee.budget,
-        "spent_below": feed.spent_below,
-        "design": feed.fingerprint,
+        "horizon": settings.horizon,
+        "accounting": settings.guarantee.accounting,
+        "budget": settings.guarantee.budget,
+        "spent_below": settings.spent_below,
+        "design": settings.fingerprint,
     }
-
-
-def _label(text: str) -> dict[str, str]:
-    name, _, unit = text.partition("[")
-    return {"name": name.strip(), "unit": unit.strip().removesuffix("]")}
 
 
 def _fragments(statement: Statement) -> dict[str, str]:
@@ -128,6 +135,6 @@ def _fragments(statement: Statement) -> dict[str, str]:
     return {
         "sentence": html.escape(statement.sentence),
         "facts": facts,
-        "assumed": items(ASSUMED),
-        "uncovered": items(UNCOVERED),
+        "assumed": items(statement.assumed),
+        "uncovered": items(statement.uncovered),
     }

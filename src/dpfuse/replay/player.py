@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,8 +17,8 @@ from numpy.typing import NDArray
 from dpfuse import _check
 from dpfuse.replay.faults import Faults, make_garbage
 from dpfuse.replay.scenes import Scene, SceneSequence
-from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport, post
-from dpfuse.wire.tokens import Tokens
+from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport
+from dpfuse.wire.keys import Keys
 
 if TYPE_CHECKING:
     import httpx
@@ -26,6 +28,7 @@ _SEND_AT = 0.1
 _READ_CLOCK_EVERY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _BATCH = 1000
+_NUM_KEYS = 10_000  # kept, as it takes time to make them
 
 
 @dataclass
@@ -54,18 +57,19 @@ class Tally:
 
 
 class Replay:
-    """Sends the scenes to a centre one after the other; each sensor has its own token.
+    """Sends the scenes to a centre one after the other; each sensor has its own key.
 
     Time goes on while the centre is away: when it is back, the scenes of that time have passed.
 
     Args:
         client: of the centre; see `make_client`.
         data: what the sensors measure.
-        tokens: made with the centre's secret.
+        keys: those of the centre's key file.
         stream: the stream to report to.
         speed: seconds of data for each second; by default one scene for each step of the centre.
         faults: what goes wrong on the way.
         transport: sends the reports, by default over HTTP. Clock and truth always use HTTP.
+        is_sealed: encrypt the reports, so that only the centre can read them.
         tell: gets a line of text when the connection is lost or back.
     """
 
@@ -73,16 +77,18 @@ class Replay:
         self,
         client: httpx.Client,
         data: SceneSequence,
-        tokens: Tokens,
+        keys: Keys,
         *,
         stream: str = "main",
         speed: float | None = None,
         faults: Faults | None = None,
         transport: Transport | None = None,
+        is_sealed: bool = False,
         tell: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._url = str(client.base_url).rstrip("/")
-        self._client, self._scenes, self._tokens, self._stream = client, data.scenes, tokens, stream
+        self._client, self._scenes, self._stream = client, data.scenes, stream
+        self._issue = lru_cache(_NUM_KEYS)(keys.issue)
         self._interval_s = _check.is_positive("interval_s", data.interval_s)
         self._speed = None if speed is None else _check.is_positive("speed", speed)
         self._faults, self._tell = faults or Faults(), tell
@@ -90,7 +96,7 @@ class Replay:
         self._transport = transport or OverHTTP(client, expects_refusals=self._faults.garbage > 0)
         self._delayed: list[tuple[float, int, OutgoingMessage]] = []
         self._numbers = itertools.count()
-        self._sends_truth = True
+        self._sends_truth, self._is_sealed = True, is_sealed
         self.tally = Tally()
 
     def run(self, seconds: float | None = None, every_second: Callable[[Tally], object] = lambda _: None) -> Tally:
@@ -151,17 +157,18 @@ class Replay:
     def _send_scene(self, step: int, scene: Scene) -> None:
         """Send a report for every sensor of the scene, with the faults."""
         now, faults, tally = time.monotonic(), self._faults, self.tally
-        for sensor, values in zip(scene.sensors.tolist(), scene.measurements.tolist(), strict=True):
+        for sensor, measured in zip(scene.sensors.tolist(), scene.measurements.tolist(), strict=True):
+            values = [None if math.isnan(value) else value for value in measured]
             chances = self._rng.random(4)
             if chances[0] < faults.loss:
                 tally.num_lost += 1
                 continue
-            token = self._tokens.issue(sensor)
-            report: Any = {"token": token, "stream": self._stream, "step": step, "values": values}
+            key = self._issue(sensor)
+            report: Any = (key.seal if self._is_sealed else key.sign)(self._stream, step, values)
             if chances[1] < faults.garbage:
                 tally.num_garbage += 1
-                report = make_garbage(report, self._rng)
-            sent, due = OutgoingMessage(sensor, token, report), now + faults.delay_s * chances[2]
+                report = make_garbage(key.sign(self._stream, step, values), self._rng)
+            sent, due = OutgoingMessage(key, report), now + faults.delay_s * chances[2]
             heapq.heappush(self._delayed, (due, next(self._numbers), sent))
             if chances[3] < faults.duplicates:
                 tally.num_doubled += 1
@@ -187,7 +194,7 @@ class Replay:
     def _post_truth(self, step: int, state: NDArray[Any]) -> None:
         if self._sends_truth:
             truth = {"stream": self._stream, "step": step, "state": np.asarray(state).tolist()}
-            self._sends_truth = post(self._client, "/v1/replay/truth", truth).status_code == 202
+            self._sends_truth = self._client.post("/v1/replay/truth", json=truth).status_code == 202
             if not self._sends_truth:
                 self._tell("the centre does not take the truth: it runs without --replay")
 

@@ -14,7 +14,7 @@ from dpfuse import _check
 from dpfuse._arrays import Booleans, Integers
 from dpfuse.data import us101
 from dpfuse.systems import freeway
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 
 _FREEWAY_INTERVAL_S = 0.2
 

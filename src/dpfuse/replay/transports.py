@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +15,8 @@ from dpfuse._extras import requires_extra
 if TYPE_CHECKING:
     import httpx
 
+    from dpfuse.wire.keys import KeyName, SensorKey
+
 # A sensor that has sent nothing for so long has left, and its connection is closed.
 _GONE_AFTER_S = 5.0
 # Reports that wait longer in the broker have missed their step.
@@ -23,8 +26,7 @@ _EXPIRES_AFTER_S = 2
 class OutgoingMessage(NamedTuple):
     """A message of a sensor: a report, or garbage."""
 
-    sensor: int
-    token: str
+    key: SensorKey
     message: Any
 
 
@@ -41,15 +43,14 @@ class OverHTTP:
         self._client, self._expects_refusals = client, expects_refusals
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        answer = post(self._client, "/v1/reports", {"reports": [each.message for each in messages]})
+        lines = b"\n".join(json.dumps(each.message).encode() for each in messages)
+        answer = self._client.post("/v1/reports", content=lines, headers={"content-type": "application/x-ndjson"})
         if answer.status_code != 202 or (answer.json()["refused"] and not self._expects_refusals):
-            raise PermissionError(
-                f"{self._client.base_url} refuses these reports; were the tokens made with its secret?"
-            )
+            raise PermissionError(f"{self._client.base_url} refuses these reports; is this its key file?")
 
 
 class OverMQTT:
-    """A connection for each sensor that reports. Its user name is the sensor's id, its password the token.
+    """A connection for each sensor that reports. Its user name is the name of the sensor's key.
 
     Args:
         host, port: of the broker, which needs an account for each id (`dpfuse broker`).
@@ -64,38 +65,39 @@ class OverMQTT:
         self._expiry = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call]  # paho's own
         self._expiry.MessageExpiryInterval = _EXPIRES_AFTER_S
         self._host, self._port, self._stream, self._ca = host, port, stream, ca
-        self._clients: dict[int, Any] = {}
-        self._last_sent: dict[int, float] = {}
+        self._clients: dict[KeyName, Any] = {}
+        self._last_sent: dict[KeyName, float] = {}
         self._is_refused = threading.Event()
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
         """Publish each message on the topic of its sensor."""
         now = time.monotonic()
-        for sensor, token, message in messages:
-            if sensor not in self._clients:
-                self._clients[sensor] = self._connect(sensor, token)
-            self._last_sent[sensor] = now
-            topic = f"dpfuse/{self._stream}/reports/{sensor}"
-            self._clients[sensor].publish(topic, json.dumps(message).encode(), qos=1, properties=self._expiry)
+        for key, message in messages:
+            if key.name not in self._clients:
+                self._clients[key.name] = self._connect(key)
+            self._last_sent[key.name] = now
+            topic = f"dpfuse/{self._stream}/reports/{key.name}"
+            self._clients[key.name].publish(topic, json.dumps(message).encode(), qos=1, properties=self._expiry)
         if self._is_refused.is_set():
             raise PermissionError(
-                f"the broker at {self._host}:{self._port} refuses a sensor; give its id and the same secret to "
+                f"the broker at {self._host}:{self._port} refuses a sensor; give its id and the same keys to "
                 f"`dpfuse broker`, and see --ids-from"
             )
-        for sensor in [each for each, last in self._last_sent.items() if last < now - _GONE_AFTER_S]:
-            self._disconnect(sensor)
+        for name in [each for each, last in self._last_sent.items() if last < now - _GONE_AFTER_S]:
+            self._disconnect(name)
 
     def close(self) -> None:
         """Close all connections."""
-        for sensor in list(self._clients):
-            self._disconnect(sensor)
+        for name in list(self._clients):
+            self._disconnect(name)
 
-    def _connect(self, sensor: int, token: str) -> Any:
+    def _connect(self, key: SensorKey) -> Any:
         from paho.mqtt import client as paho
         from paho.mqtt.enums import CallbackAPIVersion
 
-        client = paho.Client(CallbackAPIVersion.VERSION2, f"sensor-{sensor}", protocol=paho.MQTTv5)
-        client.username_pw_set(str(sensor), token)
+        # A sensor that knew the client id of another could close its connection.
+        client = paho.Client(CallbackAPIVersion.VERSION2, secrets.token_hex(16), protocol=paho.MQTTv5)
+        client.username_pw_set(str(key.name), key.password)
         if self._ca is not None:
             client.tls_set(str(self._ca))
         client.on_connect = lambda _, __, ___, reason, ____: self._is_refused.set() if reason.is_failure else None
@@ -103,13 +105,8 @@ class OverMQTT:
         client.loop_start()
         return client
 
-    def _disconnect(self, sensor: int) -> None:
-        client = self._clients.pop(sensor)
-        del self._last_sent[sensor]
+    def _disconnect(self, name: KeyName) -> None:
+        client = self._clients.pop(name)
+        del self._last_sent[name]
         client.disconnect()
         client.loop_stop()
-
-
-def post(client: httpx.Client, path: str, content: Any) -> httpx.Response:
-    """Post JSON; written by the standard library, which allows NaN, as some garbage holds it."""
-    return client.post(path, content=json.dumps(content).encode(), headers={"content-type": "application/json"})

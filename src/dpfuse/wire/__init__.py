@@ -1,1 +1,1 @@
-"""The transports of a centre: HTTP, MQTT, their messages, tokens and limits."""
+"""The transports of a centre: HTTP, MQTT, their messages, keys and limits."""

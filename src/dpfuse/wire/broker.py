@@ -10,11 +10,15 @@ import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
+from dpfuse.errors import FileRefused
+from dpfuse.ledger.folder import is_private, make_private_folder
+from dpfuse.wire.key_file import write_private
+from dpfuse.wire.keys import Keys
 from dpfuse.wire.messages import MAX_REPORT
-from dpfuse.wire.tokens import Tokens
 
 CENTRE, ESTIMATOR = "centre", "estimator"
-"""Users of the broker. Each sensor is a user, too; its user name is its id."""
+"""Roles at the broker. A role has a user for each generation of keys, such as `centre.1`. Each key of a sensor is a
+user, too, with the key's name."""
 
 _CONFIGURATION = """\
 # Written by `dpfuse broker`. Start it with: mosquitto -c {folder}/mosquitto.conf
@@ -23,7 +27,7 @@ _CONFIGURATION = """\
 user {user}
 
 # The default address is reachable from this machine only. For another address, remove the # before the lines on TLS:
-# without TLS, anybody on the network path can read reports and tokens.
+# without TLS, anybody on the network path can read reports and passwords.
 listener {port} {host}
 # certfile {folder}/server.crt
 # keyfile {folder}/server.key
@@ -57,19 +61,22 @@ log_type error
 log_type warning
 """
 
-_ACCESS = f"""\
-# Written by `dpfuse broker`. What is not listed is forbidden, $SYS included.
-
+_CENTRE_ACCESS = """\
 # The centre reads all reports and publishes all releases.
-user {CENTRE}
+user {user}
 topic read dpfuse/+/reports/+
 topic write dpfuse/+/releases
 
+"""
+_ESTIMATOR_ACCESS = """\
 # Estimators read releases only.
-user {ESTIMATOR}
+user {user}
 topic read dpfuse/+/releases
 
-# The user name of a sensor is its id. A sensor publishes its own reports and reads releases, which tell it the step.
+"""
+_SENSOR_ACCESS = """\
+# The user name of a sensor is the name of its key. A sensor publishes its own reports and reads releases, which tell it
+# the step.
 # mosquitto warns that the second pattern names no user; that is intended.
 pattern write dpfuse/+/reports/%u
 pattern read dpfuse/+/releases
@@ -81,7 +88,7 @@ SESSION_S = 60
 
 def write_broker(
     folder: str | os.PathLike[str],
-    tokens: Tokens,
+    keys: Keys,
     sensors: Iterable[int],
     *,
     host: str = "127.0.0.1",
@@ -89,33 +96,36 @@ def write_broker(
 ) -> Path:
     """Write mosquitto.conf, acl and passwords for these sensors, a centre and an estimator.
 
-    To change the sensors, run it again and send mosquitto a SIGHUP: it reads the passwords again and keeps all
-    connections.
+    A new folder is for its owner alone; one that others may search is refused.
+
+    Every key that has neither expired nor been revoked has a user of its own, so that both generations can connect
+    during a rotation. To change the sensors, run it again and send mosquitto a SIGHUP: it reads the passwords again and
+    keeps the connections of all who may still connect.
 
     Returns:
         The path of mosquitto.conf.
     """
     target = Path(folder).resolve()
-    target.mkdir(parents=True, exist_ok=True)
-    users = {name: tokens.password(name) for name in (CENTRE, ESTIMATOR)}
-    users |= {str(sensor): tokens.issue(sensor) for sensor in sensors}
+    make_private_folder(target)
+    if not is_private(target):
+        raise FileRefused(
+            f"{target} may be searched by others, who could read from the sizes of its files how many sensors there "
+            f"are; run `chmod 700 {target}`, or name a new folder"
+        )
+    centres, estimators = keys.accounts(CENTRE), keys.accounts(ESTIMATOR)
+    users = {account.user: account.password for account in (*centres, *estimators)}
+    users |= {str(key.name): key.password for sensor in sensors for key in keys.issue_all(sensor)}
     passwords = "".join(f"{name}:{_hash(password)}\n" for name, password in users.items())
+    access = "# Written by `dpfuse broker`. What is not listed is forbidden, $SYS included.\n\n"
+    access += "".join(_CENTRE_ACCESS.format(user=account.user) for account in centres)
+    access += "".join(_ESTIMATOR_ACCESS.format(user=account.user) for account in estimators) + _SENSOR_ACCESS
     user = pwd.getpwuid(os.getuid()).pw_name
     limits = {"inflight": MAX_INFLIGHT, "size": MAX_REPORT + 512, "session_s": SESSION_S}
     configuration = _CONFIGURATION.format(folder=target, user=user, host=host, port=port, **limits)
-    _write(target / "passwords", passwords)
-    _write(target / "acl", _ACCESS)
-    _write(target / "mosquitto.conf", configuration)
+    write_private(target / "passwords", passwords)
+    write_private(target / "acl", access)
+    write_private(target / "mosquitto.conf", configuration)
     return target / "mosquitto.conf"
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file in one step; only its owner may read it, as the list of users is private."""
-    new = path.with_name(f"{path.name}.new")
-    new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
-        file.write(text)
-    new.replace(path)
 
 
 def _hash(password: str) -> str:

@@ -3,69 +3,146 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dpfuse.wire.messages import parse_report, token_of
+from dpfuse.wire.keys import refused_report
+from dpfuse.wire.messages import MAX_REPORT, parse_report
+from dpfuse.wire.refusals import RefusalLog
 
 if TYPE_CHECKING:
     from dpfuse.centre.centre import FusionCentre
     from dpfuse.centre.clock import Ticker
+    from dpfuse.public.connections import ByIdentity
     from dpfuse.public.replay_notes import ReplayNotes
-    from dpfuse.wire.tokens import Tokens
+    from dpfuse.wire.keys import Keys
 
-# About a millisecond of work.
-_PART_SIZE = 200
+MAX_REFUSED = 100
+"""The most positions of refused lines in an answer."""
+# Lines and bytes of one part: a millisecond or two of work, also for lines that are refused. A line of 4 KB with a
+# wrong MAC takes about twenty times as long as the report of a sensor.
+_PART_SIZE, _PART_BYTES = 100, 2**15
 # No part starts this long before the moment of a release, or this share of the interval if that is shorter. It waits
 # until as long after that moment.
 _QUIET_S, _QUIET_SHARE = 0.003, 0.02
 
 
-class Intake:
-    """Checks whose message it is, reads the report in it and hands the report to the centre.
+class Answer(NamedTuple):
+    """What became of the lines of a batch; it depends on the lines and the keys alone.
 
-    A transport decodes the JSON, calls `accept` and sends its own kind of answer. A transport on the event loop that
-    also sends the releases calls `accept_batch`.
+    Attributes:
+        received: number of reports that were handed to the centre.
+        refused: positions of the first refused lines, from 0; at most `MAX_REFUSED` of them.
+    """
+
+    received: int
+    refused: list[int]
+
+
+class Holder(NamedTuple):
+    """Holds a connection for the first sensor whose valid report came on it and that has room for one more."""
+
+    connections: ByIdentity
+    connection: Any
+
+    def note(self, sensor: int) -> bool:
+        """A valid report of that sensor came; whether the connection is held now."""
+        return self.connections.hold(self.connection, sensor)
+
+
+class Intake:
+    """Reads reports, checks whose they are and hands them to the centre, each by itself.
+
+    A transport hands over lines and sends its own kind of answer. A transport with a thread of its own calls `accept`.
+    One on an event loop calls `accept_stream`.
 
     **Guarantees**
-        - Which messages are refused depends on the messages and the secret alone.
-        - `accept_batch` never delays a release, so the time of a release does not show how many reports came. It takes
-          a batch in small parts and starts no part just before the moment of a release, which is public.
+        - What becomes of a line depends on that line and the keys alone: no other line, and no number of lines, changes
+          it.
+        - Releases leave in other threads, which the work on reports could hold up. So `accept_stream` takes lines in
+          small parts and starts no part just before the moment of a release, which is public: the time of a release
+          does not show how many reports came.
 
     Args:
         notes: counts reports in a replay; None for a centre with real sensors.
     """
 
-    def __init__(self, centre: FusionCentre, tokens: Tokens, notes: ReplayNotes | None = None) -> None:
-        self._centre, self._tokens, self.notes = centre, tokens, notes
+    def __init__(self, centre: FusionCentre, keys: Keys, notes: ReplayNotes | None = None) -> None:
+        self._centre, self._keys, self.notes = centre, keys, notes
+        self._refusals = RefusalLog()
+        self.counts: Counter[str] = Counter(taken=0, bytes=0)
+        """Numbers of reports by what became of them, and their bytes. Private: for the operator's port alone."""
 
-    def accept(self, messages: Sequence[Any], sender: tuple[str, int] | None = None) -> list[int]:
-        """Hand every report with a valid token to the centre; returns the positions of the other messages.
+    def accept(
+        self, lines: Sequence[bytes], sender: tuple[str, str] | None = None, holder: Holder | None = None
+    ) -> list[int]:
+        """Hand every report with a valid MAC to the centre; returns the positions of the other lines.
 
         Args:
-            messages: decoded JSON, of any shape.
-            sender: the stream and the sensor that the transport itself names, for example by a topic. A report of
-                another stream or sensor is refused.
+            lines: one message each.
+            sender: the stream and the key that the transport itself names, for example by a topic. A report for another
+                stream or by another key is refused.
+            holder: is told whose valid reports came, until it holds the connection.
         """
+        self._keys.look_for_changes()
         refused = []
-        for position, message in enumerate(messages):
-            sensor = self._tokens.sensor_of(token_of(message))
-            report = None if sensor is None else parse_report(message)
-            if sensor is None or (sender and (report is None or sender != (report.stream, sensor))):
+        self.counts["bytes"] += sum(map(len, lines))
+        for position, line in enumerate(lines):
+            report = parse_report(line)
+            if report is None:
+                sensor, reason, values = refused_report("not a report")
+            elif sender and sender != (report.stream, report.key):
+                sensor, reason, values = refused_report("wrong topic")
+            else:
+                sensor, reason, values = self._keys.check(report)
+            if report is None or reason:
+                self._refusals.note(reason, "" if report is None else report.key)
                 refused.append(position)
-            elif report is not None:
-                self._centre.receive(report.stream, sensor, report.step, report.values)
-                if self.notes is not None and report.stream in self._centre.streams:
-                    self.notes.count_report(report.stream, report.step)
+                self.counts[reason] += 1
+                continue
+            self.counts["taken"] += 1
+            self._centre.receive(report.stream, sensor, report.step, values)
+            if holder is not None and holder.note(sensor):
+                holder = None
+            if self.notes is not None and report.stream in self._centre.streams:
+                self.notes.count_report(report.stream, report.step)
         return refused
 
-    async def accept_batch(self, messages: Sequence[Any], ticker: Ticker) -> list[int]:
-        """`accept` for an event loop that also sends the releases."""
-        refused: list[int] = []
-        for first in range(0, len(messages), _PART_SIZE):
-            await wait_for_release(ticker)
-            refused += [first + position for position in self.accept(messages[first : first + _PART_SIZE])]
-        return refused
+    async def accept_stream(self, chunks: AsyncIterator[bytes], ticker: Ticker, holder: Holder | None = None) -> Answer:
+        """`accept` for a body of lines as it arrives, on an event loop."""
+        num_lines, num_refused = 0, 0
+        positions: list[int] = []
+        async for lines in _split_lines(chunks):
+            for part in split_parts(lines):
+                await wait_for_release(ticker)
+                refused = self.accept(part, holder=holder)
+                positions += [num_lines + position for position in refused][: MAX_REFUSED - len(positions)]
+                num_lines, num_refused = num_lines + len(part), num_refused + len(refused)
+        return Answer(num_lines - num_refused, positions)
+
+
+async def _split_lines(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
+    """The lines of a body; of a line that is too long only so much is kept that it is still too long."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        rest = rest[: MAX_REPORT + 1]
+        yield lines
+    if rest:
+        yield [rest]
+
+
+def split_parts(lines: list[bytes]) -> Iterator[list[bytes]]:
+    """The lines in parts, each of a bounded number of lines and, but for its last line, of bytes."""
+    first, size = 0, 0
+    for end, line in enumerate(lines, 1):
+        size += len(line)
+        if end - first == _PART_SIZE or size >= _PART_BYTES:
+            yield lines[first:end]
+            first, size = end, 0
+    if first < len(lines):
+        yield lines[first:]
 
 
 async def wait_for_release(ticker: Ticker) -> None:

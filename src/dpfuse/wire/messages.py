@@ -1,9 +1,21 @@
 """The two messages, which are the same on every transport: a sensor's report and the centre's release.
 
-    {"token": "17.<64 hex digits>", "stream": "main", "step": 42, "values": [103.2, 9.8]}
+    {"key": "17.1.0", "stream": "main", "step": 42, "values": [103.2, 9.8], "mac": "<32 hex digits>"}
+    {"key": "17.1.0", "stream": "main", "step": 42, "sealed": "<292 hex digits>"}
 
     {"stream": "main", "step": 42, "release": [-812345, 90210], "fusion_weight": 33554, "grid": 1048576,
      "cost": 1125871, "budget_left": 98304000, "hash": "<64 hex digits>"}
+
+A report is one line of JSON. A value is a number, or null for a channel that is missing. Every report is parsed by
+itself: nothing in it can change how another is read. Its MAC is over numbers, not over text, so that a sensor may write
+its JSON as it likes:
+
+    sensor (8 bytes), generation (4), serial (4), step (8, signed), length of the stream's name (1), the name padded
+    with zeros (64), and each value as a double (8), NaN (7ff8 and 12 zeros) for null; all in network byte order.
+
+A sealed report hides its values from those who carry it. They are encrypted together with their number, padded with
+zeros to 16 values, or 32, ..., so that all reports of a design have one width; the bytes before the values, as above,
+are bound to them.
 
 A release (`public.rows.release_message`) is padded with spaces to a width that depends on the design and the stream's
 name alone. Its length shows nothing to an observer of encrypted traffic.
@@ -11,77 +23,102 @@ name alone. Its length shows nothing to an observer of encrypted traffic.
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from typing import Any, NamedTuple
+import struct
+from typing import NamedTuple
 
 from dpfuse._extras import requires_extra
 
-MAX_BODY = 512 * 1024
-"""Bytes of one HTTP request: about two thousand reports."""
-MAX_BATCH = 2000
-"""Reports in one HTTP request."""
-MAX_REPORT = 4096
-"""Bytes of one MQTT message."""
-MAX_LENIENT = 64 * 1024
-"""A text of more bytes must be strict JSON. Numbers such as NaN need a slow parser, which blocks all threads."""
+with requires_extra("live", "a JSON message"):
+    import orjson
 
+MAX_REPORT = 4096
+"""Bytes of one report, without the end of its line."""
+
+PADDED_TO = 16
+"""The values of a sealed report are padded to a multiple of so many."""
+
+_HEX = re.compile(r"(?:[0-9a-f]{2})+")
 _STREAM = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_VALUE_TYPES = {float, int, type(None)}
+_HEADER = struct.Struct(">QIIqB64s")
 
 
 class SensorReport(NamedTuple):
-    """A report with fields of the right types; nothing else is checked. Private.
+    """A report with fields of the right types; whose it is, is not checked yet. Private.
 
     Attributes:
-        token: names the sensor and proves its identity.
-        stream, step: any name and any number.
-        values: numbers, as many and as large as were sent.
+        key: names the sensor and the key that signed the report.
+        stream: the name of a stream, which may not exist.
+        step: any number of 64 bits.
+        values: numbers, as many and as large as were sent, NaN for null; none if the report is sealed.
+        mac: proves that the holder of the key sent exactly this; empty if the report is sealed.
+        sealed: the encrypted values, which prove the same; empty if the report is not sealed.
     """
 
-    token: str
+    key: str
     stream: str
     step: int
     values: list[float]
+    mac: str
+    sealed: bytes
 
 
-def read_json(body: bytes) -> Any:
-    """The value of a JSON text; None for a text that is not JSON, or is null.
+def parse_report(line: bytes) -> SensorReport | None:
+    """The report in a line; None if the line is too long, not JSON, or has a field that is missing or of another type.
 
-    NaN and numbers outside double and int64 invalidate their own report and not the batch: a text that orjson refuses
-    is read again by the standard library, up to `MAX_LENIENT` bytes. A longer one, or one nested a thousand levels
-    deep, is refused as a whole. No error is raised, as it would hold the text.
+    NaN and infinity are not JSON. No error is raised, as its text would hold the line.
     """
-    with requires_extra("live", "a JSON message"):
-        import orjson
+    if len(line) > MAX_REPORT:
+        return None
     try:
-        return orjson.loads(body)
+        message = orjson.loads(line)
     except ValueError:
-        pass
-    if len(body) > MAX_LENIENT:
         return None
-    try:
-        return json.loads(body.decode(), parse_int=_parse_int)
-    except (ValueError, RecursionError):
+    if type(message) is not dict:
         return None
-
-
-def token_of(message: Any) -> str:
-    """The token in a message of any shape; empty if there is none."""
-    token = message.get("token") if isinstance(message, dict) else None
-    return token if isinstance(token, str) else ""
-
-
-def parse_report(message: Any) -> SensorReport | None:
-    """The message as a report; None if stream, step or values are missing or of another type."""
-    if not isinstance(message, dict):
+    key, stream, step, values, mac, sealed = (message.get(name) for name in SensorReport._fields)
+    if type(key) is not str or type(stream) is not str or type(step) is not int:
         return None
-    stream, step, values = message.get("stream"), message.get("step"), message.get("values")
-    if type(stream) is not str or type(step) is not int or type(values) is not list:
+    if not _STREAM.fullmatch(stream) or not -(2**63) <= step < 2**63:
+        return None
+    if type(sealed) is str and values is None and mac is None:
+        return SensorReport(key, stream, step, [], "", bytes.fromhex(sealed)) if _HEX.fullmatch(sealed) else None
+    if type(values) is not list or type(mac) is not str or not mac.isascii() or sealed is not None:
         return None
     if not all(type(value) is float or type(value) is int for value in values):
+        if not all(type(value) in _VALUE_TYPES for value in values):
+            return None
+        values = [math.nan if value is None else value for value in values]
+    return SensorReport(key, stream, step, values, mac, b"")
+
+
+def signed_bytes(key: tuple[int, int, int], stream: str, step: int, values: list[float]) -> bytes:
+    """What the MAC of a report is over: two different reports have different bytes."""
+    name = stream.encode()
+    return _HEADER.pack(*key, step, len(name), name) + struct.pack(f">{len(values)}d", *values)
+
+
+def pad_values(values: list[float]) -> bytes:
+    """What is encrypted: the number of values and the values, padded so that fewer values are not shorter."""
+    room = max(1, -(-len(values) // PADDED_TO)) * PADDED_TO
+    return struct.pack(f">H{room}d", len(values), *values, *[0.0] * (room - len(values)))
+
+
+def unpad_values(content: bytes) -> list[float] | None:
+    """The values that `pad_values` padded, NaN for one that is not finite; None for bytes of another form."""
+    room = (len(content) - 2) // 8
+    if room < 1 or room % PADDED_TO or len(content) != 2 + 8 * room:
         return None
-    return SensorReport(token_of(message), stream, step, values)
+    number, *values = struct.unpack(f">H{room}d", content)
+    if number > room:
+        return None
+    return values[:number] if all(map(math.isfinite, values)) else [_or_nan(value) for value in values[:number]]
+
+
+def _or_nan(value: float) -> float:
+    return value if math.isfinite(value) else math.nan
 
 
 def check_stream_name(name: str) -> str:
@@ -89,8 +126,3 @@ def check_stream_name(name: str) -> str:
     if not _STREAM.fullmatch(name):
         raise ValueError(f"stream must be 1 to 64 letters, digits, dots, underscores or hyphens, got {name!r}")
     return name
-
-
-def _parse_int(digits: str) -> float:
-    # Python raises for 5,000 digits and is slow for fewer. An int64 with its sign has at most 20.
-    return int(digits) if len(digits) <= 20 else math.inf

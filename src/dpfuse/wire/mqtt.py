@@ -1,19 +1,18 @@
-"""The centre over MQTT 5: reports from `dpfuse/<stream>/reports/<id>`, releases to `dpfuse/<stream>/releases`."""
+"""The centre over MQTT 5: reports from `dpfuse/<stream>/reports/<key>`, releases to `dpfuse/<stream>/releases`."""
 
 from __future__ import annotations
 
-import hashlib
+import hmac
 import logging
 import re
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpfuse._extras import requires_extra
 from dpfuse.errors import DpfuseError
-from dpfuse.public.rows import release_message
-from dpfuse.wire.broker import CENTRE, MAX_INFLIGHT, SESSION_S
-from dpfuse.wire.messages import MAX_REPORT, read_json
+from dpfuse.wire.broker import MAX_INFLIGHT, SESSION_S
 
 with requires_extra("live", "serving over MQTT"):
     from paho.mqtt import client as paho
@@ -25,8 +24,9 @@ with requires_extra("live", "serving over MQTT"):
 if TYPE_CHECKING:
     from dpfuse.public.hub import Hub
     from dpfuse.wire.intake import Intake
+    from dpfuse.wire.keys import BrokerAccount
 
-_TOPIC = re.compile(r"dpfuse/([^/]+)/reports/(0|[1-9][0-9]{0,18})", re.ASCII)
+_TOPIC = re.compile(r"dpfuse/([^/]+)/reports/([^/]+)")
 _TOPICS_PER_REQUEST = 100
 # Steps that are published again after a restart: the centre may have been killed after it committed them.
 _REPEATED_STEPS = 10
@@ -42,20 +42,32 @@ class Bridge:
           bridge publishes what it missed, the same bytes, and the last release of each stream is retained again.
         - After a restart the bridge publishes the last releases once more. A reader recognises them by their step.
         - No payload can stop the bridge, and the log holds nothing of a payload.
+        - Without the centre's password nobody knows its client id, with which any user of the broker could close its
+          connection.
 
     Args:
-        password: of the broker's user `centre`.
+        accounts: returns the broker's users for the centre, one for each generation of keys; tried in turn.
         ca: a file with the certificates to trust, for a broker with TLS.
     """
 
-    def __init__(self, intake: Intake, hub: Hub, password: str, host: str, port: int, *, ca: str | None = None) -> None:
+    def __init__(
+        self,
+        intake: Intake,
+        hub: Hub,
+        accounts: Callable[[], Sequence[BrokerAccount]],
+        host: str,
+        port: int,
+        *,
+        ca: str | None = None,
+    ) -> None:
         self._intake, self._hub = intake, hub
+        self._accounts, self._num_refused = accounts, 0
         self._next_step = {stream: max(hub.last_step(stream) - _REPEATED_STEPS + 1, 1) for stream in hub.streams}
         self._is_connected, self._is_stopped = threading.Event(), False
         self._hint = "; if it speaks TLS, give --mqtt-ca" if ca is None else ""
         self._logged: set[str] = set()
         self._lock, self._num_unanswered = threading.Lock(), 0
-        self._client = self._make_client(password, ca)
+        self._client = self._make_client(ca)
         self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
         self._publisher = threading.Thread(target=self._publish_all, name="dpfuse-mqtt", daemon=True)
 
@@ -76,16 +88,16 @@ class Bridge:
         self._client.loop_stop()
 
     def receive(self, topic: str, payload: bytes) -> None:
-        """Hand one message to the intake, with the stream and the sensor that its topic names."""
+        """Hand one message to the intake, with the stream and the key that its topic names."""
         named = _TOPIC.fullmatch(topic)
-        if named is not None and len(payload) <= MAX_REPORT:
-            self._intake.accept([read_json(payload)], sender=(named[1], int(named[2])))
+        if named is not None:
+            self._intake.accept([payload], sender=(named[1], named[2]))
 
-    def _make_client(self, password: str, ca: str | None) -> paho.Client:
-        # The same streams have the same session: the broker keeps reports while the centre restarts.
-        name = hashlib.sha256("/".join(self._hub.streams).encode()).hexdigest()[:16]
-        client = paho.Client(CallbackAPIVersion.VERSION2, f"dpfuse-{name}", protocol=paho.MQTTv5, manual_ack=True)
-        client.username_pw_set(CENTRE, password)
+    def _make_client(self, ca: str | None) -> paho.Client:
+        user, password = self._accounts()[0]
+        client_id = make_client_id(password, self._hub.streams)
+        client = paho.Client(CallbackAPIVersion.VERSION2, client_id, protocol=paho.MQTTv5, manual_ack=True)
+        client.username_pw_set(user, password)
         if ca is not None:
             client.tls_set(ca)
         client.reconnect_delay_set(1, 4)
@@ -98,7 +110,11 @@ class Bridge:
 
     def _on_connect(self, client: paho.Client, _: Any, __: Any, reason: Any, ___: Any) -> None:
         if reason.is_failure:
-            self._warn_once("refused", f"the broker refuses the centre: {reason}; is it set up with the same secret?")
+            self._num_refused += 1
+            accounts = self._accounts()
+            if self._num_refused % len(accounts) == 0:
+                self._warn_once("refused", f"the broker refuses the centre: {reason}; is it set up with the same keys?")
+            client.username_pw_set(*accounts[self._num_refused % len(accounts)])
             return
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         topics = [(f"dpfuse/{stream}/reports/+", options) for stream in self._hub.streams]
@@ -113,6 +129,8 @@ class Bridge:
     def _on_subscribe(self, *_: Any) -> None:
         self._num_unanswered -= 1
         if self._num_unanswered == 0:
+            if self._logged:
+                _log.warning("the broker is connected")
             self._logged.clear()
             self._is_connected.set()
 
@@ -159,14 +177,22 @@ class Bridge:
 
     def _publish_stream(self, stream: str) -> bool:
         """Publish the stream's new releases; False if the client's queue was full or the connection lost."""
-        while rows := self._hub.rows(stream, self._next_step[stream]):
-            for row in rows:
-                sent = self._client.publish(f"dpfuse/{stream}/releases", release_message(row), qos=1, retain=True)
+        while messages := self._hub.messages(stream, self._next_step[stream]):
+            for step, content in messages:
+                sent = self._client.publish(f"dpfuse/{stream}/releases", content, qos=1, retain=True)
                 if sent.rc == paho.MQTT_ERR_QUEUE_SIZE or not self.is_connected:
                     return False
                 with self._lock:
-                    self._next_step[stream] = max(row.step + 1, self._next_step[stream])
+                    self._next_step[stream] = max(step + 1, self._next_step[stream])
         return True
+
+
+def make_client_id(password: str, streams: Sequence[str]) -> str:
+    """The centre's client id, as secret as its password.
+
+    The same streams have the same one after a restart, so that the broker finds their session and the reports in it.
+    """
+    return hmac.digest(password.encode(), f"dpfuse 1 client id {'/'.join(streams)}".encode(), "sha256")[:16].hex()
 
 
 def _properties() -> Properties:

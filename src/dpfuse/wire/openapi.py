@@ -5,21 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from dpfuse.public.openapi import INTEGER, NUMBER, TEXT, Schema, make_array, make_object
-from dpfuse.wire.messages import MAX_BATCH
+from dpfuse.wire.intake import MAX_REFUSED
 
 REPORT = make_object(
-    "One sensor's measurement for one step. Every report with a valid token gets the same answer; stream, step and "
-    "values do not change it.",
-    token={"type": "string", "description": "from `dpfuse token`: <id>.<64 hex digits>"},
+    "One line of the body: one sensor's measurement for one step. Each line is read by itself, and one that is not a "
+    "report with a valid MAC is refused alone. Every report with a valid MAC gets the same answer; stream, step "
+    "and values do not change it.",
+    key={"type": "string", "description": "from `dpfuse keys issue`: <sensor>.<generation>.<serial>"},
     stream={"type": "string", "example": "main"},
     step={"type": "integer", "description": "the step of /v1/clock, or the one after it"},
-    values={"type": "array", "items": NUMBER, "description": "one finite number a channel"},
+    values={
+        "type": "array",
+        "items": {"type": ["number", "null"]},
+        "description": "one finite number a channel, null for a channel that is missing",
+    },
+    mac={"type": "string", "description": "32 hex digits: HMAC-SHA256 of the other fields by the key, first 16 bytes"},
+    sealed={"type": "string", "description": "hex digits, in place of values and mac: the values, encrypted"},
 )
-# An entry may have any shape. One without a valid token is refused, and the others count.
-REPORTS = make_object(reports=make_array({"anyOf": [REPORT, {}]}, maxItems=MAX_BATCH))
+REPORT["required"] = ["key", "stream", "step"]
 RECEIVED = make_object(
-    received={"type": "integer", "description": "number of reports with a valid token"},
-    refused=make_array({"type": "integer", "description": "positions of the others in the batch, from 0"}),
+    received={"type": "integer", "description": "number of reports with a valid MAC"},
+    refused=make_array(
+        {"type": "integer", "description": "positions of the first other lines, from 0"}, maxItems=MAX_REFUSED
+    ),
 )
 TRUTH = make_object(
     "The true state of a step, where the data is simulated or public.",
@@ -29,6 +37,6 @@ TRUTH = make_object(
 )
 
 
-def takes(schema: Schema) -> dict[str, Any]:
+def takes(schema: Schema, media_type: str = "application/json") -> dict[str, Any]:
     """The `openapi_extra` of a path that parses its body by itself."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return {"requestBody": {"required": True, "content": {media_type: {"schema": schema}}}}

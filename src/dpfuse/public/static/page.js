@@ -79,6 +79,7 @@ function notice(text, disappears = true) {
 function onStatus(status) {
   const before = link.centre;
   link.centre = status;
+  readout.drawHealth(status.parts);
   if (status.design !== settings.design) {
     location.reload(); // another design has another guarantee and other axes
     return;
@@ -99,7 +100,9 @@ function onStatus(status) {
 
 function onPoint(point) {
   link.arrivedAt = performance.now();
-  if (history.add(point)) requestFrame();
+  if (!history.add(point)) return;
+  readout.take(point);
+  requestFrame();
 }
 
 function requestFrame() {
@@ -123,6 +126,7 @@ function draw() {
 function restart() {
   following?.close();
   history.clear();
+  readout.take();
   view.restarts = [];
   link.centre = null;
   link.arrivedAt = 0;

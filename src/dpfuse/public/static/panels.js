@@ -1,7 +1,7 @@
 // The charts of the page. The key above each shows the values at the cursor, or the newest values.
 
 import { makeChart, markTimes } from "./charts.js";
-import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
+import { clock, digitsFor, fixed, significant, SPREAD, timeOfDay } from "./text.js";
 
 const HUES = ["first", "second", "third", "fourth"];
 
@@ -99,7 +99,8 @@ export function makePanels(settings, view, history) {
     const entries = kinds[name].key(point).map(([swatch, label, text]) => keyEntry(swatch, label, text));
     if (chosen) {
       const time = clock(chosen.step * interval, interval < 1);
-      entries.push(keyEntry(null, "at", `${time}, step ${chosen.step.toLocaleString("en")}`));
+      const day = chosen.at ? `, ${timeOfDay(chosen.at)}` : "";
+      entries.push(keyEntry(null, "at", `${time}, step ${chosen.step.toLocaleString("en")}${day}`));
     }
     document.getElementById(`${name}-key`).replaceChildren(...entries);
   }

@@ -1,10 +1,11 @@
 // The numbers of the page: the estimate, the facts beside it, the table, and a sentence for screen readers.
 
-import { clock, digitsFor, fixed, significant, SPREAD } from "./text.js";
+import { clock, digitsFor, fixed, significant, SPREAD, timeOfDay } from "./text.js";
 
 const TABLE_ROWS = 12;
 const RECENT_STEPS = 300;
 const TABLE_MS = 1000;
+const WIDE = 0.5;
 
 export function makeReadout(settings, view, history) {
   const { is_replay: isReplay, interval_s: interval, delay_s: delay, horizon, budget, grid } = settings;
@@ -16,6 +17,7 @@ export function makeReadout(settings, view, history) {
   };
   const at = (values) => values?.[view.coordinate] ?? null;
   let tableDueAt = 0;
+  let hasSettled = false;
 
   byId("budget-fact").hidden = !isTotal;
   byId("table-panel").addEventListener("toggle", () => {
@@ -42,10 +44,13 @@ export function makeReadout(settings, view, history) {
     const digits = digitsFor(half);
     show("mean", fixed(at(point.mean), digits));
     show("spread", fixed(half, digits));
-    show("band", `95% band: ${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`);
+    const word = caution(point);
+    const bounds = `${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`;
+    show("band", `${word ? `${word} · ` : ""}95% band: ${bounds}`);
     show("step", point.step.toLocaleString("en"));
     const time = clock(point.step * interval);
-    show("step-note", horizon === null ? `after ${time}` : `of ${horizon.toLocaleString("en")}`);
+    const released = point.at ? `, released at ${timeOfDay(point.at)}` : "";
+    show("step-note", (horizon === null ? `after ${time}` : `of ${horizon.toLocaleString("en")}`) + released);
     show("loss", significant(point.loss));
     if (isTotal) {
       show("budget", significant(point.loss_left));
@@ -54,6 +59,21 @@ export function makeReadout(settings, view, history) {
     }
     if (isReplay) drawReplay(point, digits);
     if (byId("table-panel").open && performance.now() >= tableDueAt) drawTable(digits);
+  }
+
+  /** Whether the band of a coordinate is wider than half the prior's, as for `RemoteEstimate.status`: the estimate rests on little. */
+  function isWide(point) {
+    return point.std.some((std, index) => std > WIDE * (settings.prior_std[index] ?? Infinity));
+  }
+
+  /** Takes note of every point in turn, also of those that are not drawn; without one, of another stream that begins. */
+  function take(point) {
+    hasSettled = point !== undefined && (hasSettled || !isWide(point));
+  }
+
+  function caution(point) {
+    if (!isWide(point)) return "";
+    return hasSettled ? "No news" : "Warming up";
   }
 
   function drawReplay(point, digits) {
@@ -80,6 +100,7 @@ export function makeReadout(settings, view, history) {
     ];
     const columns = [
       ["Step", (one) => one.step.toLocaleString("en")],
+      ["Time", (one) => (one.at ? timeOfDay(one.at) : "–")],
       ["Estimate", (one) => fixed(at(one.mean), digits)],
       ["± (95%)", (one) => fixed(SPREAD * at(one.std), digits)],
       ["Release", (one) => one.release.map((entry) => fixed(entry / grid, 2)).join(", ")],
@@ -101,6 +122,15 @@ export function makeReadout(settings, view, history) {
     }));
   }
 
+  /** Which parts of the centre answer: ledger, bank, broker. */
+  function drawHealth(parts) {
+    const has = Object.entries({ ledger: parts?.ledger, bank: parts?.bank, broker: parts?.broker })
+      .filter(([, isUp]) => isUp === true || isUp === false);
+    const away = has.filter(([, isUp]) => !isUp).map(([name]) => name);
+    show("health", has.length ? (away.length ? `${away.join(", ")} away` : "ok") : "–");
+    show("health-note", has.map(([name]) => name).join(", "));
+  }
+
   /** The sentence that a screen reader reads every 20 seconds. */
   function sentence() {
     const point = history.newest(1)[0];
@@ -112,5 +142,5 @@ export function makeReadout(settings, view, history) {
     return `Step ${point.step}: ${label.name} ${mean} plus or minus ${spread} ${label.unit}.${left}`;
   }
 
-  return { draw, sentence };
+  return { draw, drawHealth, sentence, take };
 }

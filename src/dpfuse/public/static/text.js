@@ -39,6 +39,11 @@ export function clock(seconds, hasTenths = false) {
   return hasTenths ? `${text}.${tenths % 10}` : text;
 }
 
+/** The time of day, by the reader's clock, of seconds since 1970: 14:03:05. */
+export function timeOfDay(seconds) {
+  return new Date(1000 * seconds).toLocaleTimeString("en-GB");
+}
+
 /** A length of time in words: 20 s, 5 min. */
 export function duration(seconds) {
   const [size, unit] = seconds >= 60 ? [seconds / 60, "min"] : [seconds, "s"];

@@ -1,0 +1,269 @@
+"""Limits on connections: their number within the limit of open files, by class of client, and the time of a request."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import resource
+import time
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from dpfuse._extras import requires_extra
+
+if TYPE_CHECKING:
+    from dpfuse.public.tls import Certificates
+
+# Some systems allow a thousand million open files, far more than one process needs.
+_MAX_FILES = 65536
+BACKLOG = 256
+"""Connections that may wait to be accepted: asyncio accepts so many at once, before any can be refused."""
+# Open files for everything else: ledger, its readers, broker.
+_OTHER_FILES = 256
+_REQUEST_S = 30.0
+_LOG_EVERY_S = 60.0
+
+Verdict = Literal["serve", "refuse", "cut"]
+"""Served; answered 503; or closed at once."""
+
+
+class ConnectionLimits(NamedTuple):
+    """Numbers of connections that fit into the process's limit of open files.
+
+    Attributes:
+        num_served: connections that are served.
+        num_accepted: connections that are accepted. Those above `num_served` are answered 503, the rest are cut off.
+    """
+
+    num_served: int
+    num_accepted: int
+
+    @property
+    def max_subscribers(self) -> int:
+        """The most subscribers of either kind, releases and feed: a third is left for all other connections."""
+        return self.num_served // 3
+
+
+def raise_limits() -> ConnectionLimits:
+    """Raise the limit of open files as far as the system allows; returns the connections that fit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if wanted > resource.getrlimit(resource.RLIMIT_NOFILE)[0]:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    num_files = min(soft, _MAX_FILES) if soft != resource.RLIM_INFINITY else _MAX_FILES
+    num_accepted = max(num_files - BACKLOG - _OTHER_FILES, num_files // 4)
+    return ConnectionLimits(7 * num_accepted // 8, num_accepted)
+
+
+class Admission(Protocol):
+    """Decides which connections of a listener are served. All calls come from one event loop."""
+
+    def enter(self, connection: Any) -> Verdict:
+        """A connection was made."""
+
+    def leave(self, connection: Any) -> None:
+        """A connection that entered has ended."""
+
+
+class ByAddress:
+    """Readers: a limit for all connections, and one for those of each address; an IPv6 network of 64 bits is one.
+
+    Args:
+        per_address: the most connections of one address that are served; 0 for any number, as behind a proxy.
+    """
+
+    def __init__(self, limits: ConnectionLimits, per_address: int = 0) -> None:
+        self._limits, self._per_address = limits, per_address
+        self._addresses: dict[Any, str] = {}
+        self._counts: Counter[str] = Counter()
+
+    def enter(self, connection: Any) -> Verdict:
+        address = network_of(connection.client)
+        self._addresses[connection] = address
+        self._counts[address] += 1
+        if len(self._addresses) > self._limits.num_accepted:
+            return "cut"
+        is_greedy = 0 < self._per_address < self._counts[address]
+        return "refuse" if is_greedy or len(self._addresses) > self._limits.num_served else "serve"
+
+    def leave(self, connection: Any) -> None:
+        address = self._addresses.pop(connection, None)
+        if address is not None:
+            self._counts[address] -= 1
+            if not self._counts[address]:
+                del self._counts[address]
+
+
+class ByIdentity:
+    """Sensors: a connection on which a valid report came is held for that sensor, up to a number for each sensor.
+
+    **Guarantees**
+        - Connections without a valid report are limited by themselves. How many sensors are connected changes
+          nothing for them. If there are too many, the oldest one is closed; a new one is always served.
+        - No limit goes by address: sensors behind one gateway do not affect each other.
+        - A sensor that has used up its number holds no more connections. The next valid report of another sensor on
+          the same connection holds it for that one.
+    """
+
+    def __init__(self, limits: ConnectionLimits, per_sensor: int = 16) -> None:
+        self._num_strangers, self._per_sensor = max(1, limits.num_accepted // 4), per_sensor
+        self._num_held = limits.num_accepted - self._num_strangers
+        self._strangers: dict[Any, None] = {}  # in the order in which they came
+        self._holders: dict[Any, int] = {}
+        self._counts: Counter[int] = Counter()
+
+    def enter(self, connection: Any) -> Verdict:
+        self._strangers[connection] = None
+        if len(self._strangers) > self._num_strangers:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
+        return "serve"
+
+    def leave(self, connection: Any) -> None:
+        self._strangers.pop(connection, None)
+        sensor = self._holders.pop(connection, None)
+        if sensor is not None:
+            self._counts[sensor] -= 1
+            if not self._counts[sensor]:
+                del self._counts[sensor]
+
+    def hold(self, connection: Any, sensor: int) -> bool:
+        """A valid report of that sensor came on the connection; whether it is held now."""
+        if connection in self._holders:
+            return True
+        if (
+            connection not in self._strangers
+            or self._counts[sensor] >= self._per_sensor
+            or len(self._holders) >= self._num_held
+        ):
+            return False
+        del self._strangers[connection]
+        self._holders[connection] = sensor
+        self._counts[sensor] += 1
+        return True
+
+
+def network_of(client: tuple[str, int] | None) -> str:
+    """The address that a limit by address counts; an IPv6 network of 64 bits is one."""
+    if client is None:
+        return ""
+    try:
+        address = ipaddress.ip_address(client[0].partition("%")[0])
+    except ValueError:
+        return client[0]
+    if address.version == 6 and address.ipv4_mapped is None:
+        return str(ipaddress.ip_network((int(address), 64), strict=False))
+    return str(getattr(address, "ipv4_mapped", None) or address)
+
+
+def limited_protocol(admission: Admission, refuse: Any, certificates: Certificates | None = None) -> Any:
+    """Uvicorn's protocol for HTTP, for the connections that are admitted.
+
+    Every request has to arrive whole within half a minute of the end of the one before, or of the connection's start.
+    The application finds its connection as `connection` in the scope's state.
+
+    Args:
+        refuse: the application for connections that are refused.
+        certificates: for HTTPS. A connection is admitted before its handshake, so that those who begin one and do not
+            end it are limited like all others.
+    """
+    with requires_extra("live", "serving over HTTP"):
+        import h11
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+        from uvicorn.protocols.utils import get_remote_addr
+
+    class LimitedConnection(H11Protocol):
+        _deadline: asyncio.TimerHandle | None = None
+        _handshake: asyncio.Task[None] | None = None
+        _early = b""  # what came with the last message of the handshake
+
+        def connection_made(self, transport: Any) -> None:
+            self.transport, self.client = transport, get_remote_addr(transport)
+            self.app_state = {**self.app_state, "connection": self}
+            self.wait_for_request()
+            verdict = admission.enter(self)
+            if verdict == "refuse":
+                self.app = refuse
+            if certificates is None:
+                super().connection_made(transport)
+            elif verdict != "cut":
+                transport.pause_reading()
+                self._handshake = self.loop.create_task(self.begin_tls(transport, certificates))
+            if verdict == "cut":
+                transport.abort()
+
+        async def begin_tls(self, transport: Any, certificates: Certificates) -> None:
+            """Shake hands and then serve; the deadline of the first request holds for both."""
+            secure = None
+            try:
+                secure = await self.loop.start_tls(transport, self, certificates.context, server_side=True)
+            except (OSError, asyncio.CancelledError):  # an error of the handshake, or the server stops
+                transport.abort()
+            if secure is None or secure.is_closing():
+                admission.leave(self)
+                self.stop_waiting()
+                return
+            super().connection_made(secure)
+            if self._early:
+                self.data_received(self._early)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            admission.leave(self)
+            self.stop_waiting()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            if self.flow is None:
+                self._early += data
+                return
+            super().data_received(data)
+            self.check_request()
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            self.check_request()
+
+        def check_request(self) -> None:
+            if self.conn.their_state in (h11.DONE, h11.MUST_CLOSE):
+                self.stop_waiting()
+            elif self._deadline is None:
+                self.wait_for_request()
+
+        def wait_for_request(self) -> None:
+            self._deadline = self.loop.call_later(_REQUEST_S, self.end_unless_whole)
+
+        def stop_waiting(self) -> None:
+            if self._deadline is not None:
+                self._deadline.cancel()
+                self._deadline = None
+
+        def end_unless_whole(self) -> None:
+            if self.transport.get_write_buffer_size():
+                self.transport.abort()  # the client does not read its last answer
+            else:
+                self.transport.close()
+
+    return LimitedConnection
+
+
+class LogSeldom(logging.Filter):
+    """Logs at most one line a minute when no file can be opened; asyncio logs each failure with a traceback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next_s = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = record.getMessage()
+        if "out of system resource" not in message and "_start_serving" not in message:  # the second is its retry
+            return True
+        record.msg, record.args, record.exc_info = "the limit of open files is reached: new connections wait", (), None
+        is_time = time.monotonic() >= self._next_s
+        if is_time:
+            self._next_s = time.monotonic() + _LOG_EVERY_S
+        return is_time

@@ -1,0 +1,36 @@
+"""Which parts of a centre answer: ledger, bank and broker. Public, like a skipped step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_LONGEST_S = 1e9
+
+
+class CentreParts(NamedTuple):
+    """The parts of a centre; None for a part that it does not have.
+
+    Attributes:
+        ledger: whether the ledger takes commits; once it does not, the centre releases nothing more.
+        bank: whether the bank has answered within its patience.
+        broker: whether the broker is connected.
+        epoch_age_s: whole seconds since the bank last answered.
+    """
+
+    ledger: bool = True
+    bank: bool | None = None
+    broker: bool | None = None
+    epoch_age_s: float | None = None
+
+    @classmethod
+    def from_dict(cls, heard: Any) -> CentreParts:
+        """The parts as a relay hears them; what is not of the right kind is None."""
+        heard = heard if isinstance(heard, Mapping) else {}
+        bank, broker, age_s = heard.get("bank"), heard.get("broker"), heard.get("epoch_age_s")
+        return cls(
+            ledger=heard.get("ledger") is not False,
+            bank=bank if isinstance(bank, bool) else None,
+            broker=broker if isinstance(broker, bool) else None,
+            epoch_age_s=float(age_s) if type(age_s) in (int, float) and 0 <= age_s < _LONGEST_S else None,
+        )

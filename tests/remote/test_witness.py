@@ -1,0 +1,207 @@
+"""A witness that follows a centre: it keeps signed releases and notices a past that was rewritten."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+
+import pytest
+
+from dpfuse.errors import FileRefused, PastChanged, ReleaseRefused
+from dpfuse.public.rows import Row
+from dpfuse.remote import witness as witness_module
+from dpfuse.remote.witness import Witness
+from support.wire import rig, serving
+
+
+@pytest.fixture
+def live(tmp_path):
+    (tmp_path / "live").mkdir()
+    with rig(tmp_path / "live", streams=("main", "other")) as parts:
+        yield parts
+
+
+def test_a_witness_keeps_the_newest_release_of_each_stream_also_after_a_restart(live, tmp_path, monkeypatch):
+    monkeypatch.setattr(witness_module, "_PAGE", 2)  # several pages
+    path = tmp_path / "tips.jsonl"
+    with serving(live.reading_app) as address:
+        with Witness(address, path) as witness:
+            assert witness.look() == 0
+            live.tick()
+            assert (witness.look(), witness.look()) == (2, 0)
+        for _ in range(5):
+            live.tick()
+        with Witness(address, path) as witness:
+            assert witness.look() == 2
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(one["stream"], one["step"]) for one in kept] == [("main", 1), ("other", 1), ("main", 6), ("other", 6)]
+    assert kept[2]["hash"] == live.hub.recent("main")[-1].row.hash.hex()
+
+
+@pytest.mark.parametrize("num_steps", [0, 2, 6])
+def test_a_ledger_that_was_replaced_is_noticed_whether_it_is_shorter_or_longer(live, tmp_path, num_steps):
+    for _ in range(3):
+        live.tick()
+    path = tmp_path / "tips.jsonl"
+    with serving(live.reading_app) as address, Witness(address, path, public_key=None) as witness:
+        witness.look()
+    with rig(tmp_path, streams=("main", "other")) as another:
+        for _ in range(num_steps):
+            another.tick()
+        with serving(another.reading_app) as address, Witness(address, path) as witness:
+            with pytest.raises(PastChanged, match="another past" if num_steps > 2 else "has lost step 3"):
+                witness.look()
+    with serving(live.reading_app) as address, Witness(address, path) as witness:
+        assert witness.look() == 0  # the file is as it was
+
+
+def test_a_row_that_does_not_follow_is_noticed_and_a_forged_one_is_not_kept(live, tmp_path, monkeypatch):
+    live.tick()
+    path = tmp_path / "tips.jsonl"
+    with serving(live.reading_app) as address, Witness(address, path) as witness:
+        witness.look()
+        live.tick()
+        read = witness_module.get_json
+
+        def forged(change):
+            def get(client, place, **params):
+                found = read(client, place, **params)
+                for release in found.get("releases", [])[1:]:
+                    release.update(change)
+                return found
+
+            monkeypatch.setattr(witness_module, "get_json", get)
+
+        forged({"fusion_weight": 1})
+        with pytest.raises(PastChanged, match="step 2 of stream 'main' does not follow"):
+            witness.look()
+        forged({"signature": "00" * 64})
+        with pytest.raises(ReleaseRefused, match="lacks the centre's signature"):
+            witness.look()
+        monkeypatch.setattr(witness_module, "get_json", read)
+        assert witness.look() == 2
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_a_witness_reads_rows_of_the_design_before_an_upgrade_until_the_new_one_has_some(
+    live, tmp_path, monkeypatch, is_signed
+):
+    live.tick()
+    with serving(live.reading_app) as address, Witness(address, tmp_path / "tips.jsonl") as witness:
+        witness.look()
+        live.tick()
+        settings, read = witness._settings(), witness_module.get_json
+        upgraded = dataclasses.replace(settings, signed_by=settings.signed_by._replace(design="b" * 64))
+        monkeypatch.setattr(witness, "_settings", lambda: upgraded)
+        if is_signed:
+            assert (witness.look(), witness.look()) == (2, 0)
+            return
+
+        def forged(client, place, **params):
+            found = read(client, place, **params)
+            return found | {"releases": [each | {"signature": "00" * 64} for each in found["releases"]]}
+
+        monkeypatch.setattr(witness_module, "get_json", forged)
+        with pytest.raises(ReleaseRefused, match="lacks the centre's signature"):
+            witness.look()
+
+
+class Hostile:
+    """A sender that shows the true past and then rows for ever, which follow from it; `sign` signs those it can.
+
+    Attributes:
+        asked: the first step of every page that was asked for.
+    """
+
+    def __init__(self, live, sign, **change):
+        self.rows, self.asked = [live.hub.recent("main")[-1].row], []
+        self._sign, self._change, self._get = sign, change, witness_module.get_json
+
+    def get_json(self, client, path, **params):
+        if not path.endswith("/releases"):
+            return self._get(client, path, **params)
+        self.asked.append(params["start"])
+        while self.rows[-1].step < params["start"] + params["limit"]:
+            row = self.rows[-1]._replace(step=self.rows[-1].step + 1, **self._change)
+            self.rows.append(Row.after(self.rows[-1].hash, *row[:-1]))
+        page = [row for row in self.rows if row.step >= params["start"]][: params["limit"]]
+        return {"releases": [row.to_dict() | {"signature": self._sign(row).hex(), "junk": "x" * 999} for row in page]}
+
+
+@pytest.mark.parametrize("is_of_earlier_design", [False, True])
+def test_rows_without_end_that_nobody_signed_end_a_look_with_an_error(tmp_path, monkeypatch, is_of_earlier_design):
+    """Anybody makes rows that follow from a public hash."""
+    monkeypatch.setattr(witness_module, "_PAGE", 2)
+    monkeypatch.setattr(witness_module, "_MAX_PAGES", 5)
+    with rig(tmp_path) as live, serving(live.reading_app) as address:
+        live.tick()
+        with Witness(address, path := tmp_path / "tips.jsonl") as witness:
+            witness.look()
+            kept = path.read_bytes()
+            change = {"design": "0" * 16} if is_of_earlier_design else {}
+            hostile = Hostile(live, lambda row: bytes(64), **change)
+            monkeypatch.setattr(witness_module, "get_json", hostile.get_json)
+            with pytest.raises(ReleaseRefused, match="of stream 'main' lacks the centre's signature"):
+                witness.look()
+    assert len(hostile.asked) == (5 if is_of_earlier_design else 1) and path.read_bytes() == kept
+
+
+def test_a_look_reads_up_to_a_limit_says_so_and_the_next_one_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(witness_module, "_PAGE", 2)
+    monkeypatch.setattr(witness_module, "_MAX_PAGES", 5)
+    told = []
+    with rig(tmp_path) as live, serving(live.reading_app) as address:
+        live.tick()
+        with Witness(address, path := tmp_path / "tips.jsonl", tell=told.append) as witness:
+            witness.look()
+            hostile = Hostile(live, live.signer.sign)
+            monkeypatch.setattr(witness_module, "get_json", hostile.get_json)
+            assert witness.look() == witness.look() == 1
+    assert len(told) == 2 and "the next look goes on" in told[0]
+    assert hostile.asked == [1, 3, 5, 7, 9, 10, 12, 14, 16, 18]
+    # What is kept is the release and its signature, and nothing else that was sent.
+    assert path.read_bytes().splitlines()[1:] == [live.signer.to_message(hostile.rows[at]).content for at in (9, 18)]
+
+
+@pytest.mark.parametrize("step", [math.inf, math.nan, "abc", [1], {}, None, True, 0, -5, 2**63])
+def test_a_clock_that_holds_no_step_is_refused(live, tmp_path, monkeypatch, step):
+    read = witness_module.get_json
+    clock = {"step": step}
+    monkeypatch.setattr(
+        witness_module, "get_json", lambda c, path, **p: clock if path == "/v1/clock" else read(c, path, **p)
+    )
+    with serving(live.reading_app) as address, Witness(address, tmp_path / "tips.jsonl") as witness:
+        with pytest.raises(ReleaseRefused, match="the clock must hold a step"):
+            witness.look()
+
+
+def test_another_key_and_another_file_are_refused(live, tmp_path):
+    (notes := tmp_path / "notes").write_text('{"step": 1}\n')
+    with serving(live.reading_app) as address:
+        with Witness(address, tmp_path / "tips", public_key="0" * 64) as witness:
+            with pytest.raises(PastChanged, match="another key"):
+                witness.look()
+        with pytest.raises(FileRefused, match="line 1: this is not a release"):
+            Witness(address, notes)
+
+
+def test_the_command_looks_once_and_ends_with_an_error_if_the_past_has_changed(live, tmp_path, monkeypatch, capsys):
+    from dpfuse import cli
+
+    def run(address):
+        arguments = ["dpfuse", "witness", "--from", address, "--out", str(tmp_path / "tips.jsonl"), "--once"]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code, capsys.readouterr()
+
+    live.tick()
+    with serving(live.reading_app) as address:
+        code, shown = run(address)
+        assert code == 0 and "the past is unchanged; 2 streams have new releases" in shown.out
+    assert run(address)[0] == 1  # nobody answers
+    with rig(tmp_path, streams=("main", "other")) as another, serving(another.reading_app) as address:
+        code, shown = run(address)
+        assert code == 1 and "has lost step 1" in shown.err
