@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 import dpfuse
 from dpfuse.policy import Design
-from dpfuse.types import Trajectories
+from dpfuse.trajectories import Trajectories
 from support.designs import BRIEF, CASES, SMALL, make_design, make_guarantee, random_walks
 
 # Two devices on every machine, so that every machine trains the same designs.

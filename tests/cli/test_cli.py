@@ -12,7 +12,7 @@ from dpfuse import cli
 from support.command import run_dpfuse
 
 COMMANDS = ("demo", "simulate", "data", "train", "evaluate", "audit", "account", "optimal", "ledger", "live", "serve",
-            "token", "broker", "estimate", "replay")  # fmt: skip
+            "relay", "keys", "broker", "estimate", "replay")  # fmt: skip
 TRAIN = (
     "--recurrent-filter",
     "gru",
@@ -60,7 +60,7 @@ def design(run, recording, folder):
         assert result.exit_code == 0, result.stderr
         assert "validation error" in result.stderr
         summary = json.loads(result.stdout)
-        assert summary["file"] == str(path) and summary["validation_mse"] > 0
+        assert summary["file"] == str(path) and summary["validation_mse"] > 0 and summary["prior_mse"] > 0
         assert summary["fingerprint"] == dpfuse.load(path).fingerprint
     return path
 
@@ -85,7 +85,8 @@ class TestFromSimulationToReport:
         assert answer["paired"] == {
             "other": {"ratio": 1.0, "ci95": [1.0, 1.0], "difference": 0.0, "difference_ci95": [0.0, 0.0]}
         }
-        assert (folder / "f" / "budget.png").stat().st_size > 0
+        drawn = {path.name for path in (folder / "f").iterdir()}
+        assert drawn == {"budget.png", "calibration.png", "error.png", "estimates.png", "training.png"}
 
     def test_evaluate_states_the_guarantee_in_words(self, run, recording, design):
         result = run("evaluate", recording, design, "--whole", "--draws", 1)
@@ -94,13 +95,25 @@ class TestFromSimulationToReport:
         assert "(2, 1.5)-Rényi differential privacy" in result.stdout
         assert "(replace-one): the whole trajectory of the sensor is protected" in result.stdout
 
+    def test_the_card_has_the_errors_that_evaluate_recorded(self, run, recording, design, folder):
+        (own := folder / "carded.dpfuse").write_bytes(design.read_bytes())
+        before = json.loads(run("card", own, "--json").stdout)
+        assert before["errors"]["test"] == "not recorded" and before["errors"]["validation"] > 0
+        assert before["training_data"]["training"]["runs"] == 32
+        evaluated = run("evaluate", recording, own, "--split-by", "run", "--draws", 1, "--record", "--json")
+        mse = json.loads(evaluated.stdout)["designs"]["carded"]["mse"]
+        assert json.loads(run("card", own, "--json").stdout)["errors"]["test"]["mse"] == mse
+        text = run("card", own).stdout
+        assert text.startswith("# Design card") and f"mse: {mse:.4g}" in text
+        assert dpfuse.load(own).fingerprint == dpfuse.load(design).fingerprint
+
     def test_two_designs_with_one_name_are_refused(self, run, recording, design, folder):
         (folder / "b").mkdir()
         (twin := folder / "b" / design.name).write_bytes(design.read_bytes())
         result = run("evaluate", recording, design, twin, "--split-by", "run", "--draws", 1, "--json")
         assert result.exit_code == 2 and "different file names" in result.error
 
-    @pytest.mark.parametrize("system", ["linear-gaussian", "hidden-markov", "freeway"])
+    @pytest.mark.parametrize("system", ["linear-gaussian", "hidden-markov", "tracking", "growth", "freeway"])
     def test_simulate_writes_a_recording_of_every_system(self, run, tmp_path, system):
         out = tmp_path / "data"
         result = run("simulate", system, "--runs", 1, "--minutes", 0.5, "--steps", 9, "--out", out)

@@ -25,7 +25,7 @@ from dpfuse.cli._processes import Processes, stopped_at_exit
 from dpfuse.cli.live import DESIGN, state_mean
 from dpfuse.ledger import public_rows
 from dpfuse.privacy import squared_steps
-from dpfuse.wire.tokens import new_secret
+from dpfuse.wire.key_file import KeyFile
 from support.wire import PATIENCE_S, following, wait_for
 
 
@@ -215,11 +215,11 @@ def test_no_process_is_left_after_a_kill(tmp_path):
 @pytest.mark.slow
 def test_estimator_and_vehicles_go_on_after_the_centre_was_killed(tmp_path):
     """The estimator has read the rows that the ledger holds."""
-    new_secret(tmp_path / "secret")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    places = ("--secret", str(tmp_path / "secret"), "--ledger", str(tmp_path / "ledger.db"))
-    centre = ("serve", "--design", str(DESIGN), *places, "--port", port, "--replay")
+    KeyFile.create(tmp_path / "centre.keys")
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = ("--port", str(one.getsockname()[1]), "--reading-port", str(other.getsockname()[1]))
+    places = ("--keys", str(tmp_path / "centre.keys"), "--ledger", str(tmp_path / "ledger.db"))
+    centre = ("serve", "--design", str(DESIGN), *places, *ports, "--replay")
 
     def num_estimates():
         return (tmp_path / "estimate.out").read_text().count("\n")
@@ -235,15 +235,15 @@ def test_estimator_and_vehicles_go_on_after_the_centre_was_killed(tmp_path):
 
     with stopped_at_exit(Processes(tmp_path)) as processes:
         processes.start(*centre, "--new")
-        url = processes.first_line("serve")
-        processes.start("estimate", "--from", url)
-        processes.start("replay", "--to", url, "--secret", str(tmp_path / "secret"))
+        for_sensors, for_readers = (line.split()[1] for line in processes.first_lines("serve", 2))
+        processes.start("estimate", "--from", for_readers)
+        processes.start("replay", "--to", for_sensors, "--keys", str(tmp_path / "centre.keys"))
         for num_kills in range(2):
             wait_for(partial(goes_on, num_estimates() + 10, num_kills))
             with processes.running.pop("serve") as killed:
                 killed.kill()
             processes.start(*centre)
-        processes.first_line("serve")
+        processes.first_lines("serve", 2)
         wait_for(partial(goes_on, num_estimates() + 10, 2))
     read = [json.loads(line)["step"] for line in (tmp_path / "estimate.out").read_text().splitlines()]
     rows = [row.step for row in public_rows(tmp_path / "ledger.db")]

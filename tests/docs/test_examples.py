@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from itertools import takewhile
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+import dpfuse
+from support.designs import busy_data, make_design
 from tools import transcripts
 
 ROOT = Path(__file__).parents[2]
 README, OWN_SYSTEM = ROOT / "README.md", ROOT / "docs/own-system.md"
+ENVIRONMENT = ROOT / "docs/environment.md"
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 # Another machine rounds in another order, and training follows another path to about the same place.
 ABOUT = 0.25
 # Pages whose Python takes more than a few seconds.
-LONG = {"environment.md", "extend.md", "optimal.md"}
+LONG = {"environment.md", "extend.md", "optimal.md", "periods.md", "sweeps.md"}
 
 pages = pytest.mark.parametrize("page", transcripts.PAGES, ids=lambda page: page.name)
 TEXTS = [*transcripts.PAGES, ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("experiments/*/README.md"))]
+TEXTS += sorted(ROOT.glob("docs/notebooks/*.md"))
 texts = pytest.mark.parametrize("page", TEXTS, ids=lambda page: str(page.relative_to(ROOT)))
 
 
@@ -49,6 +56,49 @@ def test_python_examples_run_and_print_the_words_that_are_shown(page, tmp_path):
     if program := transcripts.program_in(text):
         printed = transcripts.run_python("-c", program, folder=tmp_path, is_brief=True)
         assert agree(transcripts.output_in(text), printed, tolerance=None)
+
+
+class Tensor(np.ndarray):
+    """An array with what the page asks of a tensor of PyTorch."""
+
+    def detach(self):
+        return self
+
+
+def layer(*shape):
+    weight = np.random.default_rng(0).normal(size=shape, scale=0.1).astype(np.float32)
+    return SimpleNamespace(weight=weight.view(Tensor), bias=weight[:, 0].view(Tensor))
+
+
+class Agent:
+    """Stands for PPO of Stable-Baselines3 2: the same names, two layers of 64 with tanh, and no training."""
+
+    def __init__(self, policy, env):
+        assert policy == "MlpPolicy"
+        (inputs,), self.env = env.observation_space.shape, env
+        self.policy = SimpleNamespace(
+            mlp_extractor=SimpleNamespace(policy_net=(layer(64, inputs), "tanh", layer(64, 64), "tanh")),
+            action_net=layer(*env.action_space.shape, 64),
+        )
+
+    def learn(self, steps):
+        assert steps == 20_000
+        observed, _ = self.env.reset(seed=0)
+        assert self.env.observation_space.contains(observed)
+        self.env.step(self.env.action_space.sample())
+        return self
+
+
+@pytest.mark.slow
+def test_the_example_with_stable_baselines3_runs_with_an_agent_of_its_form(tmp_path, monkeypatch):
+    """The library itself is not in the environment of the tests: it brings PyTorch."""
+    program = re.search(r"```py\n(import gymnasium\nfrom stable_baselines3.*?)```", ENVIRONMENT.read_text(), re.S)[1]
+    monkeypatch.setitem(sys.modules, "stable_baselines3", SimpleNamespace(PPO=Agent))
+    monkeypatch.chdir(tmp_path)
+    given = {"design": make_design(spread=0.5), "training": busy_data(num_runs=20), "test": busy_data(num_runs=20)}
+    exec(program, given)
+    assert dpfuse.load("learned.dpfuse").structure.spending == "agent"
+    assert given["report"].within_budget
 
 
 @pages
@@ -115,6 +165,26 @@ def test_make_help_lists_every_target():
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M)[1].split())
     assert targets - {"help"} == set(re.findall(r'@echo "make ([\w-]+) ', makefile))
+
+
+@pages
+def test_renewing_a_page_whose_outputs_are_as_shown_leaves_it_alone(page, monkeypatch, tmp_path):
+    text = page.read_text()
+    shown = {command.line: command.shown for command in transcripts.commands_in(text)}
+    monkeypatch.setattr(transcripts, "run_command", lambda line, folder: shown[line])
+    blocks = iter(re.findall(r"^```text\n(.*?)^```$", text, re.S | re.M))
+
+    def run_python(flag, program, *, folder):
+        return "".join(f"{next(blocks)}{transcripts._HERE}\n" for _ in re.findall("shown here", program)).splitlines()
+
+    monkeypatch.setattr(transcripts, "run_python", run_python)
+    assert transcripts.renew(text, tmp_path) == text
+
+
+def test_renewing_writes_each_output_below_the_python_that_prints_it(tmp_path):
+    page = "```python\nprint(1)\n```\n```text\n0\n```\n```python\nprint(2)\nprint(3)\n```\n```text\n0\n```\n"
+    wanted = page.replace("text\n0", "text\n1", 1).replace("text\n0", "text\n2\n3")
+    assert transcripts.renew(page, tmp_path) == wanted
 
 
 def test_these_checks_find_planted_mistakes():

@@ -50,6 +50,16 @@ def test_every_package_with_public_names_has_a_page():
     assert public == set(PACKAGES)
 
 
+def test_every_public_name_of_a_package_within_a_package_has_an_entry():
+    root = Path(dpfuse.__file__).parent
+    inner = [init.parent.relative_to(root) for init in root.glob("*/*/__init__.py") if "__all__" in init.read_text()]
+    assert len(inner) > 2
+    described = [(name.rpartition(".")[2], resolve(name)) for name in ENTRIES]
+    for package in inner:
+        module = importlib.import_module(".".join(["dpfuse", *package.parts]))
+        assert [name for name in module.__all__ if (name, getattr(module, name)) not in described] == [], package
+
+
 def test_every_entry_exists_and_stands_once():
     assert len(set(ENTRIES)) == len(ENTRIES)
     for name in ENTRIES:
@@ -107,7 +117,7 @@ def options():
 def misused(line: str, options: dict[str, set[str]]) -> set[str]:
     """The command if it is unknown, else the options that it does not have."""
     words = line.split()[1:]
-    name = " ".join(words[:2]) if words[:1] == ["ledger"] else "".join(words[:1])
+    name = " ".join(words[:2]) if " ".join(words[:2]) in options else "".join(words[:1])
     if name not in options:
         return {name}
     return {word.split("=")[0] for word in words if word.startswith("--")} - options[name] - {"--help"}

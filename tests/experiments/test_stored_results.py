@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 import dpfuse
-from dpfuse.baselines import BASELINES
 from dpfuse.cli.live import DESIGN
+from experiments.baselines.mechanisms import BASELINES
 from tools.results import read_results
 
 pytestmark = pytest.mark.results
@@ -77,8 +77,9 @@ def test_a_classical_design_beats_the_best_baseline_where_the_page_says():
 
 
 def test_learned_designs_come_close_to_the_optimum():
-    presets = read_results("optimality")["presets"]
-    assert set(presets) == {"slow", "onset", "scarce"}
+    results = read_results("optimality")
+    presets = results["presets"] | results["three_states"]
+    assert set(presets) == {"slow", "onset", "scarce", "incident"}
     for preset in presets.values():
         solved, learned = preset["solved"], preset["learned"]
         assert abs(preset["crosscheck"]["difference"]) < 0.01
@@ -113,7 +114,16 @@ def test_a_durable_release_takes_at_most_three_times_its_noise_and_one_sync():
     assert all(kind["ratio_of_medians"] <= 3 for kind in read_results("durable")["ms"].values())
 
 
-@pytest.mark.parametrize(("transport", "at_least"), [("http", 50_000), ("mqtt", 5_000)])
+def test_missing_channels_cost_at_most_15_percent_and_far_less_than_dropped_reports():
+    rows = read_results("channels")["rows"]
+    assert all(row["within_budget"] for row in rows.values())
+    assert rows["partial"]["ratio"] <= 1.15
+    assert rows["partial"]["ratio"] < rows["dropped"]["ratio"] - 0.2 < rows["complete_on_partial"]["ratio"]
+    for own, dropped in zip(rows["partial"]["ratio_of_seeds"], rows["dropped"]["ratio_of_seeds"], strict=True):
+        assert own[2] < dropped[1]  # the intervals of each seed lie apart
+
+
+@pytest.mark.parametrize(("transport", "at_least"), [("http", 40_000), ("mqtt", 5_000)])
 def test_no_report_is_lost_at_the_paced_rate(transport, at_least):
     paced = read_results("ingest")[transport]["paced"]
     assert paced["lost"] == 0 and paced["per_second"] >= at_least
@@ -124,6 +134,25 @@ def test_reading_us101_takes_seconds_and_less_than_a_gigabyte():
     assert parquet["with_trajectories_s"] < 5 and parquet["peak_rss_mb"] < 1000 and parquet["sightings"] > 3.8e6
 
 
+def test_reading_sumo_is_bounded_in_memory_and_fast():
+    sumo = read_results("reader")["sumo"]
+    whole, fifth = sumo["floating-car data, XML"], sumo["a fifth of it"]
+    assert whole["bytes"] >= 1.5e9 and whole["peak_rss_mb"] < 1000 and whole["mb_per_s"] >= 20
+    assert whole["peak_rss_mb"] < 3 * fifth["peak_rss_mb"]  # for five times the file, of which a tenth is kept
+
+
+def test_a_detector_adds_nothing_clear_on_us101_at_any_budget():
+    found = read_results("detector")
+    assert list(found["budgets"]) == ["0.15", "0.5", "1.5"] and found["updates"] == 300
+    for rows in found["budgets"].values():
+        low, high = rows["with"]["ratio_ci95"]
+        assert low < 1 < rows["with"]["ratio"] < high < 1.2
+        for row in rows.values():
+            assert row["num_over_budget"] == 0 and row["most_spent"] <= row["budget"]
+            assert row["ci95"][0] < row["mse"] < row["ci95"][1] < 0.2 * found["prior_mse"]
+    assert found["alone"] > found["prior_mse"]
+
+
 def test_our_ppo_reaches_the_final_error_of_stable_baselines3_ten_times_sooner():
     """By either clock and with every seed; the peer's curve is kept with its best point."""
     rl = read_results("rl")
@@ -131,3 +160,13 @@ def test_our_ppo_reaches_the_final_error_of_stable_baselines3_ten_times_sooner()
     assert min(after[clock]["times_sooner"][seed] for clock in ("wall_s", "cpu_s") for seed in range(3)) >= 10
     assert rl["peer"]["wall_s"] >= 1190
     assert round(rl["peer"]["error"], 2) == min(rl["peer"]["curve"]["error"])
+
+
+def test_meters_with_a_budget_for_each_day_are_as_good_on_day_30_as_on_day_2():
+    meters = read_results("meters")
+    low, high = meters["day"]["interval"]
+    assert low < 1 < high and meters["day"]["report"]["within_budget"]
+    assert meters["day"]["mse"] < 0.1 * meters["prior_mse"]
+    assert meters["live"]["days_above_budget"] == 0 and meters["live"]["days_begun"] == 30
+    assert meters["live"]["largest_loss_of_a_household_in_a_day"] <= meters["budget"]
+    assert meters["all_time"]["interval"][0] > 10  # a budget for all time runs out

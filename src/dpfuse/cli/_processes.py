@@ -36,15 +36,16 @@ class Processes:
                 command, stdin=subprocess.PIPE, stdout=out, stderr=log, start_new_session=True
             )
 
-    def first_line(self, name: str) -> str:
-        """The first line that the command prints; waits for it."""
+    def first_lines(self, name: str, count: int) -> list[str]:
+        """The first lines that the command prints; waits for them."""
         deadline = time.monotonic() + _STARTS_WITHIN_S
         while time.monotonic() < deadline:
-            if "\n" in (printed := (self.folder / f"{name}.out").read_text()):
-                return printed.partition("\n")[0]
+            *lines, _ = (self.folder / f"{name}.out").read_text().split("\n")
+            if len(lines) >= count:
+                return lines[:count]
             self.check()
             time.sleep(0.05)
-        raise DpfuseError(f"`dpfuse {name}` printed nothing within {_STARTS_WITHIN_S:g} s")
+        raise DpfuseError(f"`dpfuse {name}` was not ready within {_STARTS_WITHIN_S:g} s")
 
     def check(self) -> None:
         """Raise if a command has ended by itself."""
@@ -76,6 +77,8 @@ def end_with_parent() -> None:
             pass
         os.kill(os.getpid(), signal.SIGINT)
 
+    # Blocked signals are inherited, and a worker of Ray blocks SIGINT: the process would stay, with its ledger.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
     threading.Thread(target=wait, name="dpfuse-parent", daemon=True).start()
 
 

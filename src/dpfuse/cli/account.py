@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpfuse.cli._options import AsJson, Delta, Order
+from dpfuse.cli._options import AsJson, Delta, Order, Period, read_period
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,6 +26,7 @@ def account(
     coordinates: Annotated[
         int, typer.Option(help="By GDP, include the cost of discrete noise in so many coordinates: steps times d.")
     ] = 0,
+    period: Period = None,
     as_json: AsJson = False,
 ) -> None:
     """Convert a Rényi budget to (epsilon, delta), or find the budget for an epsilon.
@@ -38,11 +39,13 @@ def account(
     Example: dpfuse account --order 2 --budget 1.5 --delta 1e-5
 
     Example: dpfuse account --epsilon 3 --delta 1e-5
+
+    Example: dpfuse account --budget 0.1 --period day
     """
     if (budget is None) == (epsilon is None):
         raise typer.BadParameter("give either --budget or --epsilon, not both")
     try:
-        answer = _answer(budget, epsilon, order, delta, coordinates)
+        answer = _answer(budget, epsilon, order, delta, coordinates, read_period(period))
     except (TypeError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
@@ -52,9 +55,16 @@ def account(
 
 
 def _answer(
-    budget: float | None, epsilon: float | None, order: float, delta: float, coordinates: int
+    budget: float | None,
+    epsilon: float | None,
+    order: float,
+    delta: float,
+    coordinates: int,
+    period: str | float | None,
 ) -> dict[str, Any]:
     from dpfuse import privacy
+    from dpfuse.guarantee import Guarantee
+    from dpfuse.privacy.statement import losses_over_time
 
     if budget is None:
         assert epsilon is not None  # checked by the caller
@@ -62,7 +72,10 @@ def _answer(
     figures = privacy.epsilons(order, budget, delta, coordinates)
     if not math.isfinite(figures["gdp"]):
         raise ValueError(f"coordinates must be fewer at delta {delta!r}, got {coordinates}; or use a larger delta")
-    return {
+    guarantee = Guarantee(order=order, budget=budget, adjacency="remove-one", period=period)
+    spans = losses_over_time(guarantee, delta)  # the same for either adjacency
+    over_time = [{"span": span, "loss": loss, "epsilon_zcdp": epsilon} for span, loss, epsilon in spans]
+    return ({} if period is None else {"period": period, "over_time": over_time}) | {
         "epsilon": figures,
         "rho": privacy.rho_of(order, budget),
         "mu": privacy.mu_of(order, budget),
@@ -80,6 +93,8 @@ def _show(answer: dict[str, Any]) -> None:
     console = Console()
     console.print(_meaning(answer))
     console.print(f"The same as rho-zCDP: rho = {answer['rho']:.4g}; as mu-GDP: mu = {answer['mu']:.4g}.\n")
+    if "over_time" in answer:
+        console.print(_over_time(answer))
     console.print(_choices(answer["order"], answer["delta"]))
     console.print(CHANCE_EXPLAINED)
 
@@ -93,6 +108,15 @@ def _meaning(answer: dict[str, Any]) -> Table:
     table = Table("by", "epsilon", "which is", title=title, title_justify="left")
     for by, epsilon in answer["epsilon"].items():
         table.add_row(by, f"{epsilon:.4g}", CONVERSIONS_EXPLAINED[by])
+    return table
+
+
+def _over_time(answer: dict[str, Any]) -> Table:
+    from rich.table import Table
+
+    table = Table("reports of", "loss", "epsilon (zcdp)", title="What periods add up to", title_justify="left")
+    for span in answer["over_time"]:
+        table.add_row(span["span"], f"{span['loss']:g}", f"{span['epsilon_zcdp']:.2f}")
     return table
 
 

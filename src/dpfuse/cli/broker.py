@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from dpfuse.cli._options import Force, Secret, SensorIds, refuse_overwrite
-from dpfuse.cli.token import parse_ids
+from dpfuse.cli._options import Force, KeyPath, SensorIds, refuse_overwrite
+from dpfuse.cli.keys import parse_ids
 
 
 def broker(
-    ids: SensorIds = None,
-    secret: Secret = Path("secret"),
+    ids: SensorIds,
+    keys: KeyPath = Path("centre.keys"),
     out: Annotated[Path, typer.Option(help="Folder for mosquitto.conf, access list and passwords.")] = Path("broker"),
     host: Annotated[str, typer.Option(help="Address at which the broker listens.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port at which the broker listens.")] = 1883,
@@ -21,19 +21,20 @@ def broker(
 ) -> None:
     """Write a commented mosquitto configuration, its access list and its passwords.
 
-    A sensor connects with its id as user name and its token as password, and may
-    publish its own reports only. An estimator may read releases only. All others are
-    refused. The command prints the password of the user `estimator`.
+    A sensor connects with the name of its key as user name and the password from
+    `dpfuse keys issue`, and may publish its own reports only. An estimator may read
+    releases only. All others are refused. Keys that expired or were revoked get no
+    user. The command prints user and password of the estimator.
 
-    Example: dpfuse broker --secret centre.secret --out broker 17 100-199
+    Example: dpfuse broker --keys centre.keys --out broker 17 100-199
 
     Example: mosquitto -c broker/mosquitto.conf
     """
     from dpfuse.wire.broker import ESTIMATOR, write_broker
-    from dpfuse.wire.tokens import Tokens
+    from dpfuse.wire.keys import Keys
 
     refuse_overwrite(out / "mosquitto.conf", force)
-    tokens = Tokens.load(secret)
-    configuration = write_broker(out, tokens, parse_ids(ids or []), host=host, port=port)
+    issuer = Keys.load(keys)
+    configuration = write_broker(out, issuer, parse_ids(ids), host=host, port=port)
     typer.echo(f"start it with: mosquitto -c {configuration}", err=True)
-    typer.echo(tokens.password(ESTIMATOR))
+    typer.echo(" ".join(issuer.accounts(ESTIMATOR)[0]))

@@ -14,7 +14,7 @@ from dpfuse.cli._options import AsJson
 if TYPE_CHECKING:
     from dpfuse.evaluation import Comparison, Report
     from dpfuse.policy import Design
-    from dpfuse.types import Trajectories
+    from dpfuse.trajectories import Trajectories
 
 _ORDER, _BUDGET, _HORIZON = 2.0, 0.5, 100
 _DENSITY = "density [veh/km]"
@@ -22,7 +22,7 @@ _DENSITY = "density [veh/km]"
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report, designs and figures.")] = Path("out/demo"),
-    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are faster and worse.")] = 1000,
+    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are faster and worse.")] = 750,
     seed: Annotated[int, typer.Option(help="Seed; equal seeds give equal results.")] = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -91,7 +91,7 @@ def _train(training: Trajectories, validation: Trajectories, updates: int, seed:
             guarantee,
             spending=spending,
             horizon=_HORIZON,
-            optimisation=dpfuse.Optimisation(num_updates=updates, patience=updates),
+            optimisation=dpfuse.Optimisation(num_updates=updates, num_starts=1),
             seed=seed,
             progress=True,
         )

@@ -38,8 +38,8 @@ def live(
 ) -> None:
     """Run a fusion centre on simulated traffic and show it on a page in the browser.
 
-    Starts three processes: a centre with the stationary design that comes with
-    dpfuse, vehicles that report to it, and a remote estimator that reads its releases.
+    Starts a centre with the stationary design that comes with dpfuse, its relay for
+    readers, vehicles that report to it, and a remote estimator that reads its releases.
     Prints the address of the page. At the end it stops all processes, verifies the
     ledger and prints a summary.
 
@@ -49,7 +49,7 @@ def live(
     """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfuse-live-"))) if out is None else out
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise typer.BadParameter(f"{folder} is not empty; a fresh ledger needs an empty folder")
         processes = stack.enter_context(stopped_at_exit(Processes(folder)))
@@ -72,21 +72,21 @@ def live(
 
 
 def _start_all(processes: Processes, port: int, speed: float, traffic: list[str]) -> str:
-    """Start centre, estimator and vehicles; the address of the centre."""
+    """Start centre, estimator and vehicles; the address for readers."""
     from dpfuse import _check
-    from dpfuse.wire.tokens import new_secret
+    from dpfuse.wire.key_file import KeyFile
 
     interval_s = 0.2 / _check.is_positive("speed", speed)
-    secret, ledger = (str(processes.folder / name) for name in ("secret", "ledger.db"))
-    new_secret(secret)
+    keys, ledger = (str(processes.folder / name) for name in ("centre.keys", "ledger.db"))
+    KeyFile.create(keys)
     processes.start(
-        "serve", "--design", str(DESIGN), "--ledger", ledger, "--new", "--secret", secret, "--port", str(port),
-        "--interval", str(interval_s), "--replay", "--label", _LABEL,
+        "serve", "--design", str(DESIGN), "--ledger", ledger, "--new", "--keys", keys, "--port", "0",
+        "--reading-port", str(port), "--interval", str(interval_s), "--replay", "--label", _LABEL,
     )  # fmt: skip
-    url = processes.first_line("serve")
-    processes.start("estimate", "--from", url)
-    processes.start("replay", "--to", url, "--secret", secret, *traffic)
-    return url
+    for_sensors, for_readers = (line.split()[1] for line in processes.first_lines("serve", 2))
+    processes.start("estimate", "--from", for_readers)
+    processes.start("replay", "--to", for_sensors, "--keys", keys, *traffic)
+    return for_readers
 
 
 def _wait(processes: Processes, feed: FeedSummary, seconds: float | None) -> None:

@@ -17,33 +17,56 @@ Form = Literal["gaussian", "general"]
 
 def optimal(
     problem: Annotated[
-        str, typer.Argument(help="A preset (slow, onset, scarce, single) or a TOML file with the fields of a problem.")
+        str,
+        typer.Argument(
+            help="A preset (slow, onset, scarce, single: two states; incident: three) or a TOML file with the fields "
+            "of a problem."
+        ),
     ] = "slow",
     form: Annotated[
-        Form, typer.Option(help="gaussian: the count plus noise; general: any release of one sensor.")
+        Form,
+        typer.Option(
+            help="What is optimised. gaussian: the spending, with the measurement as the feature, for two to four "
+            "states; general: the whole release, for two states and one binary sensor."
+        ),
     ] = "gaussian",
     symbols: Annotated[
         int, typer.Option(help="Number of symbols of a general release, 2 or 4; more than 4 gain nothing.")
     ] = 4,
     beliefs: Annotated[
-        int | None, typer.Option(help="Nodes of belief.", show_default="81; 41 for the general form")
+        int | None,
+        typer.Option(
+            help="Nodes of belief, an odd number; for S states they are nodes of each of S - 1 angles.",
+            show_default="81, 41, 13 for 2, 3, 4 states; 41 for the general form",
+        ),
     ] = None,
     budgets: Annotated[
-        int | None, typer.Option(help="Nodes of budget left.", show_default="61; 25 for the general form")
+        int | None,
+        typer.Option(
+            help="Nodes of budget left, an odd number.",
+            show_default="61, 25, 17 for 2, 3, 4 states; 25 for the general form",
+        ),
     ] = None,
     runs: Annotated[int, typer.Option(help="Simulated runs that check the value.")] = 50_000,
     seed: Annotated[int, typer.Option(help="Seed of the simulated runs.")] = 0,
     figures: FigureFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Solve the optimality equations of Theorem 1 for a binary hidden Markov system.
+    """Solve the optimality equations of Theorem 1 for a small hidden Markov system.
 
-    Finds the least squared error, summed over the horizon, of any rule that spends by
-    past releases, and the rule that reaches it. For the gaussian form it also finds the
-    best schedule that is fixed in advance, and so the gain of the closed loop. Every
-    value is checked by simulation.
+    The gaussian form releases the sum of the measurements plus noise. It finds the
+    least squared error, summed over the horizon, of any rule that spends by past
+    releases, and the rule that reaches it. Other features can do better. It also finds
+    the best schedule that is fixed in advance, and so the gain of the closed loop.
+
+    The general form finds the best of all releases that read the present measurement.
+
+    Every value is checked by simulation. Three or four states take about a minute and
+    2 GB of memory.
 
     Example: dpfuse optimal slow --figures out/slow
+
+    Example: dpfuse optimal incident
 
     Example: dpfuse optimal single --form general
     """
@@ -58,21 +81,24 @@ def optimal(
         solution = solver.solve(question, **grid)
     else:
         solution = solver.solve_general(question, num_symbols=symbols, **grid)
-    answer = _answer(question, solution, form, runs, seed)
+    answer = _answer(question, solution, form, runs, seed, grid)
     if figures:
-        drawn = {"solution": plot_solution(solution), "path": plot_path(solution, seed=seed)}
+        drawn = {"solution": plot_solution(solution)} if question.num_states <= 3 else {}
+        drawn["path"] = plot_path(solution, seed=seed)
         answer["figures"] = [str(path) for path in save_figures(drawn, figures)]
     typer.echo(json.dumps(answer) if as_json else _text(problem, answer))
 
 
-def _answer(problem: Problem, solution: Solution | GeneralSolution, form: Form, runs: int, seed: int) -> dict[str, Any]:
+def _answer(
+    problem: Problem, solution: Solution | GeneralSolution, form: Form, runs: int, seed: int, grid: dict[str, int]
+) -> dict[str, Any]:
     from dpfuse import optimal as solver
 
     simulated = solution.simulate(num_runs=runs, seed=seed)
     answer: dict[str, Any] = {"problem": problem.to_dict(), "form": form, **solution.to_dict()}
     answer["simulated"] = {"value": simulated.value, "ci95": simulated.ci95, "runs": runs}
     if form == "gaussian":
-        schedule = solver.best_schedule(problem, num_beliefs=len(solution.beliefs), num_budgets=len(solution.budgets))
+        schedule = solver.best_schedule(problem, **grid)
         answer["even_value"] = schedule.even_value
         answer["schedule"] = {"value": schedule.value, "losses": schedule.losses.tolist()}
         answer["closed_loop_gain"] = 1 - solution.value / schedule.value

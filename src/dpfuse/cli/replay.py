@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 
 
 def replay(
-    secret: Annotated[Path, typer.Option(help="The centre's secret, to make the vehicles' tokens.")],
-    url: Annotated[str, typer.Option("--to", help="Address of the centre.", metavar="URL")] = "http://127.0.0.1:8765",
+    keys: Annotated[Path, typer.Option(help="The centre's key file, to make the vehicles' keys.")],
+    url: Annotated[
+        str, typer.Option("--to", help="Address of the centre for sensors.", metavar="URL")
+    ] = "http://127.0.0.1:8764",
     data: Traffic = None,
     stream: Stream = "main",
     share: Share = 0.3,
@@ -40,8 +42,15 @@ def replay(
         typer.Option(help="Send reports to this broker, one connection for each vehicle.", metavar="HOST:PORT"),
     ] = None,
     ca: Certificates = None,
+    cert: Annotated[
+        Path | None,
+        typer.Option(help="File with a certificate and its key, for a centre with --tls-client-ca."),
+    ] = None,
+    sealed: Annotated[
+        bool, typer.Option("--sealed", help="Encrypt the reports: a broker then cannot read them, only the centre.")
+    ] = False,
 ) -> None:
-    """Send the reports of vehicles to a centre. Each vehicle is a client with its own token.
+    """Send the reports of vehicles to a centre. Each vehicle is a client with its own key.
 
     The centre's clock sets the pace: at each of its steps every vehicle reports its
     position and speed. Traffic is recorded or simulated in steps of 0.2 s, so a
@@ -53,28 +62,36 @@ def replay(
     as the old ids have spent their budgets. A centre that runs with --replay also
     receives the true state. If the centre restarts, the replay goes on.
 
-    Example: dpfuse replay --to http://127.0.0.1:8765 --secret centre.secret --loss 0.1
+    Example: dpfuse replay --to http://127.0.0.1:8764 --keys centre.keys --loss 0.1
     """
     from dpfuse.remote.client import make_client
     from dpfuse.replay.faults import Faults
     from dpfuse.replay.player import Replay
     from dpfuse.replay.scenes import make_scenes
     from dpfuse.replay.transports import OverMQTT
-    from dpfuse.wire.tokens import Tokens
+    from dpfuse.wire.keys import Keys
 
     def tell(text: str) -> None:
         typer.echo(f"\r{text}" if sys.stderr.isatty() else text, err=True)
 
-    tokens = Tokens.load(secret)
+    issuer = Keys.load(keys)
     scenes = make_scenes(data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell)
     host, _, port = (mqtt or "").rpartition(":")
     if mqtt is not None and not (host and port.isdecimal()):
         raise typer.BadParameter(f"--mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {mqtt!r}")
     transport = OverMQTT(host, int(port), stream, ca=ca) if host else None
     faults = Faults(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed)
-    with make_client(url, ca) as client:
+    with make_client(url, ca, cert) as client:
         player = Replay(
-            client, scenes, tokens, stream=stream, speed=speed, faults=faults, transport=transport, tell=tell
+            client,
+            scenes,
+            issuer,
+            stream=stream,
+            speed=speed,
+            faults=faults,
+            transport=transport,
+            is_sealed=sealed,
+            tell=tell,
         )
         with suppress(KeyboardInterrupt):
             player.run(seconds, _show if sys.stderr.isatty() else lambda _: None)

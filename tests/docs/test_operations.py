@@ -1,0 +1,36 @@
+"""The operations page: every alert has an entry in its runbook, and its plan of a fleet can be read."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from dpfuse.fleet.plan import FleetPlan
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/operations.md").read_text()
+
+
+def test_every_alert_has_an_entry_in_the_runbook_and_every_entry_an_alert():
+    rules = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yml").read_text())["groups"][0]["rules"]
+    runbook = PAGE.partition("## Runbook")[2].partition("\n## ")[0]
+    named = set(re.findall(r"^\| `(Dpfuse\w+)`", runbook, re.M))
+    assert named == {rule["alert"] for rule in rules}
+    assert set(re.findall(r"`(Dpfuse\w+)`", PAGE)) <= named
+
+
+def test_the_plan_on_the_page_is_one(tmp_path):
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
+    (tmp_path / "roads.toml").write_text(text)
+    assert set(FleetPlan.load(tmp_path / "roads.toml").shards) == {"north", "south"}
+
+
+def test_addresses_on_the_page_are_served():
+    from dpfuse.fleet.overview import make_fleet_app
+    from dpfuse.wire.operations import Operations
+    from dpfuse.wire.operator_port import make_operator_app
+
+    served = {route.path for app in (make_operator_app(Operations()), make_fleet_app(dict)) for route in app.routes}
+    assert {"/startupz", "/readyz", "/livez", "/metrics", "/v1/map", "/healthz"} <= served
