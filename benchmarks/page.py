@@ -59,20 +59,22 @@ def main() -> None:
 @contextmanager
 def centre() -> Iterator[str]:
     """The address of a `dpfuse serve` in a process of its own."""
-    from dpfuse.wire.tokens import new_secret
+    from dpfuse.wire.key_file import KeyFile
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         dataclasses.replace(make_design("individual"), interval_s=INTERVAL_S).save(place / "road.dpfuse")
-        new_secret(place / "secret")
+        KeyFile.create(place / "centre.keys")
         command = "from dpfuse.cli import main; main()"
-        options = ["--design", "road.dpfuse", "--ledger", "road.db", "--new", "--secret", "secret", "--port", "0"]
+        options = ["--design", "road.dpfuse", "--ledger", "road.db", "--new", "--keys", "centre.keys"]
+        options += ["--port", "0", "--reading-port", "0"]
         process = subprocess.Popen(
             [sys.executable, "-c", command, "serve", *options], cwd=place, stdout=subprocess.PIPE, text=True
         )
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().strip() + "/"
+            process.stdout.readline()  # the address for sensors
+            yield process.stdout.readline().split()[1] + "/"
         finally:
             process.terminate()
             process.wait(30)

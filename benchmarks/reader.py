@@ -1,4 +1,4 @@
-"""Time and memory of reading US-101: from Parquet, from text, and from an export of all sites of the published size."""
+"""Time and memory of reading US-101 from Parquet, text and an export of all sites, and of reading SUMO's XML."""
 
 from __future__ import annotations
 
@@ -18,9 +18,11 @@ from pyarrow import csv, parquet
 from benchmarks.timing import keep
 from dpfuse import data
 from dpfuse.data.recording import SECTION_M
+from tools.results import results_path, write_results
 
 REPEATS = 3
 EXPORT_BYTES = 1_500_000_000
+SUMO_BYTES = {"floating-car data, XML": 1_500_000_000, "a fifth of it": 300_000_000}
 # The columns of the export of all sites. Columns that are not read have a constant value of the usual width.
 FILLED: dict[str, Any] = {
     **{"total_frames": "1,156", "local_x": 39.581, "global_x": 6451149.701, "global_y": 1873296.953, "v_length": 17.5},
@@ -50,15 +52,47 @@ print(json.dumps({
     "from_copy": [file.from_cache for file in recording.files],
 }))
 """
+READ_SUMO = """
+import json, re, sys, time
+from pathlib import Path
+from dpfuse.data import sumo
+start, cpu = time.perf_counter(), time.process_time()
+read = sumo(sys.argv[1], section=(1000, 1400))
+seconds, size = time.perf_counter() - start, Path(sys.argv[1]).stat().st_size
+print(json.dumps({
+    "bytes": size,
+    "rows": read.files[0].num_rows,
+    "kept": read.files[0].num_kept,
+    "with_trajectories_s": round(seconds, 2),
+    "cpu_s": round(time.process_time() - cpu, 2),
+    "mb_per_s": round(size / 1e6 / seconds, 1),
+    "peak_rss_mb": int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) // 1024,
+}))
+"""
 
 
 def main() -> None:
     """Measure and write results/reader.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=os.environ.get("DPFUSE_DATA"), help="folder with us101/*.parquet")
-    folder = parser.parse_args().data
+    parser.add_argument("--only-sumo", action="store_true", help="measure SUMO's XML alone, and keep the other results")
+    arguments = parser.parse_args()
+    if not arguments.only_sumo:
+        measure_us101(arguments.data)
+    write_results(
+        results_path("reader"),
+        measure_sumo(),
+        command="python -m benchmarks.reader --only-sumo",
+        seeds=[0],
+        packages=["pyarrow"],
+        part="sumo",
+    )
+
+
+def measure_us101(folder: Path | None) -> None:
+    """Measure the reader of US-101 and write its results."""
     if folder is None:
-        print("the reader needs --data or DPFUSE_DATA, so it is not measured", file=sys.stderr)
+        print("the reader needs --data or DPFUSE_DATA, so US-101 is not measured", file=sys.stderr)
         return
     files = sorted(Path(folder, "us101").glob("trajectories-*.parquet"))
     with tempfile.TemporaryDirectory() as name:
@@ -95,6 +129,42 @@ def measure(source: Path, cache: Path) -> dict[str, Any]:
     done = subprocess.run([sys.executable, "-c", READ, source, cache], capture_output=True, text=True, check=True)
     measured: dict[str, Any] = json.loads(done.stdout)
     return measured
+
+
+def measure_sumo() -> dict[str, Any]:
+    """Time and peak memory of reading XML in SUMO's layout, of two sizes: memory must not grow with the file."""
+    found = {}
+    with tempfile.TemporaryDirectory() as name:
+        for title, size in SUMO_BYTES.items():
+            path = Path(name) / "fcd.xml"
+            write_sumo(path, size)
+            done = subprocess.run([sys.executable, "-c", READ_SUMO, path], capture_output=True, text=True, check=True)
+            found[title] = json.loads(done.stdout)
+    return found
+
+
+def write_sumo(target: Path, size: int) -> None:
+    """Vehicles on a road of 4 km with three lanes, every half second, in the layout of SUMO's floating-car data."""
+    rng = np.random.default_rng(0)
+    position, number = list(rng.uniform(0, 4000, 400)), 400
+    names, speed = [f"flow.{i}" for i in range(number)], rng.uniform(8, 30, number).tolist()
+    with target.open("w") as file:
+        file.write('<?xml version="1.0" encoding="UTF-8"?>\n\n<fcd-export>\n')
+        step = 0
+        while file.tell() < size:
+            lines = [f'    <timestep time="{step / 2:.2f}">']
+            for i in range(400):
+                position[i] += speed[i] / 2
+                if position[i] > 4000:
+                    position[i], names[i], number = 0.0, f"flow.{number}", number + 1
+                x = f"{position[i]:.2f}"
+                lines.append(
+                    f'        <vehicle id="{names[i]}" x="{x}" y="-1.60" angle="90.00" type="DEFAULT_VEHTYPE" '
+                    f'speed="{speed[i]:.2f}" pos="{x}" lane="E0_{i % 3}" slope="0.00"/>'
+                )
+            file.write("\n".join([*lines, "    </timestep>\n"]))
+            step += 1
+        file.write("</fcd-export>\n")
 
 
 def best(runs: list[dict[str, Any]]) -> dict[str, Any]:

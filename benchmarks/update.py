@@ -128,6 +128,7 @@ def every_slot(data: dpfuse.Trajectories) -> PackedWindows:
         arrived=by_time(data.arrived),
         window=np.repeat(np.arange(BATCH, dtype=np.int32), SLOTS),
         account_share=np.ones(BATCH * SLOTS, np.float32),
+        skipped=np.zeros((STEPS, BATCH), bool),
     )
 
 

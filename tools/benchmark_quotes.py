@@ -58,6 +58,136 @@ def fleet() -> str:
     )
 
 
+def capacity() -> str:
+    """What 10,000 and 100,000 streams take, from one centre's ticks and intake and the boundaries of one bank."""
+    found, bank, intake = read_results("fleet"), read_results("bank"), read_results("ingest")["http"]
+    settings, tick = found["settings"], found["accounting"]["individual"]
+    reports = settings["sensors"] / settings["interval_s"]
+    busy = tick["work_ms"]["median"] / 1e3 / settings["interval_s"] / settings["streams"]
+    written_mb = tick["bare_sync_ms"]["bytes"] / 1e6 / settings["interval_s"] / settings["streams"]
+    sizes = sorted(map(int, bank["centres"]))
+    largest = bank["centres"][str(sizes[-1])]
+    per_account_s = largest["ms"]["closing"]["median"] / 1e3 / largest["accounts"]
+    per_shard = int(intake["paced"]["per_second"] / reports)
+
+    def column(streams: int) -> list[str]:
+        shards, sensors = -(-streams // per_shard), streams * settings["sensors"]
+        return [
+            f"{streams * reports:,.0f}",
+            f"{shards}",
+            f"{streams * reports / intake['full speed']['per_second']:.0f}",
+            f"{streams * busy:.0f}",
+            f"{streams * written_mb:.0f}",
+            f"{shards / settings['interval_s']:,.0f}",
+            f"{sensors * per_account_s:.0f}",
+            f"{2 * sensors * per_account_s:.0f}",
+        ]
+
+    names = [
+        "reports per second",
+        f"shards of {per_shard} streams",
+        "cores that take the reports",
+        "cores that make the steps",
+        "written to the ledgers' disks [MB/s]",
+        "syncs of these disks per second",
+        "to close one boundary at the bank [s]",
+        "shortest epoch of one bank [s]",
+    ]
+    columns = [column(number) for number in (10_000, 100_000)]
+    closings = [f"{bank['centres'][str(size)]['ms']['closing']['median'] / 1e3:.1f} s for {size}" for size in sizes]
+    return (
+        f"From runs on {_cores('fleet')} cores, for streams of {settings['sensors']} sensors at "
+        f"{1 / settings['interval_s']:.0f} Hz with individual accounting. A centre takes "
+        f"{intake['paced']['per_second']:,} reports a second over HTTP in time, and "
+        f"{intake['full speed']['per_second']:,} at full speed on about a core. The steps of {settings['streams']:,} "
+        f"streams take {settings['streams'] * busy:.0%} of a core. A bank with the sensors of {settings['streams']:,} "
+        f"streams at each centre closes a boundary in {', '.join(closings)} centres, and a closing has to fit into "
+        f"half an epoch. So:\n\n"
+        + make_table(
+            ["", "10,000 streams", "100,000 streams"],
+            [[name, *(values[place] for values in columns)] for place, name in enumerate(names)],
+        )
+        + "\nIn one centre the **intake** gives out first, long before the steps. In a fleet with one bank the "
+        f"**bank** does: epochs of the default 2 s hold about {1 / per_account_s:,.0f} sensors that report in one "
+        "epoch. Above that, make the bank with longer epochs (a sensor then waits longer before it first counts), or "
+        "one bank for each region whose sensors stay in it: the guarantee is then for each bank. The disks come last.\n"
+        f"{_kept('make bench', 'fleet', 'ingest', 'bank')}"
+    )
+
+
+def fleet_kills() -> str:
+    """A fleet on Ray whose nodes are killed."""
+    found = read_results("fleet_kills")
+    took = found["seconds_until_back"]
+    return (
+        f"{found['shards']} shards with {found['streams']} streams on 2 Ray nodes of one machine with "
+        f"{_cores('fleet_kills')} cores, shared sensors and a bank; a node was killed {found['kills']} times: all "
+        f"streams released again after {took['median']:.1f} s (median) and {took['max']:.1f} s (longest). Accounts "
+        f"above their budget: {found['accounts_above_budget']}; steps released twice: "
+        f"{found['steps_released_twice']}, of {found['releases_read']:,} releases read.\n"
+        f"{_kept('python -m benchmarks.fleet_kills', 'fleet_kills')}"
+    )
+
+
+def bank_kills() -> str:
+    """Centres with a bank that are killed in every way."""
+    found = read_results("bank_kills")
+    kills = found["kills"]
+    return (
+        f"Two centres with the same sensors and a bank were killed with signal 9 at random moments: a centre "
+        f"{kills['centre']} times, PostgreSQL {kills['postgres']} times, both centres and PostgreSQL at once "
+        f"{kills['everything']} times, and {kills['disk']} times a centre lost its disk and began anew. The spending "
+        f"of {found['accounts']:,} accounts was then computed from a record that the test keeps. Accounts above their "
+        f"budget: {found['accounts_above_budget']} (the largest share of a budget that was spent is "
+        f"{found['largest_share_spent']:.0%}); steps with two releases: {found['steps_with_two_releases']}, of "
+        f"{found['releases_published']:,} that were published; loans that the bank did not count exactly once: "
+        f"{found['loans_not_counted_once']}.\n"
+        f"*`{read_runs('bank_kills')[0]['command']}`, kept in `benchmarks/results/bank_kills.json`.*"
+    )
+
+
+def boundary() -> str:
+    """One boundary of a bank whose centres share all their sensors."""
+    found = read_results("boundary")
+    whole, closing, quarter_ms = found["ms"]["boundary"], found["ms"]["closing"], 1e3 * found["epoch_s"] / 4
+    claims = found["centres"] * found["shared_sensors"]
+    return (
+        f"{found['centres']} centres that share {found['shared_sensors']:,} sensors hand in {claims:,} claims and "
+        f"{claims:,} statements for a boundary, and get {claims:,} slices. All of it takes the bank "
+        f"{whole['best']:.0f} ms at best and {whole['median']:.0f} ms in the median, of which to close the boundary "
+        f"takes {closing['median']:.0f} ms, on {_cores('boundary')} cores with a load average of "
+        f"{found['load_average']:.1f}; the bank had a processor for {found['server_processor_ms']:.0f} ms of that. The "
+        f"aim is a quarter of an epoch, {quarter_ms:.0f} ms.\n{_kept('make bench', 'boundary')}"
+    )
+
+
+def restart() -> str:
+    """A restart after a day, and what a day takes on the disk."""
+    found = read_results("restart")
+    streams, day = found["streams"], found["ledgers"][-1]
+    row_bytes = day["bytes_per_row"]
+    rows = [
+        [
+            f"{one['rows']:,}",
+            f"{one['bytes_per_row']:.0f}",
+            f"{one['open_ledger_s']:.1f}",
+            f"{one['to_first_release_s']:.0f}",
+            f"{one['processor_s']:.1f}",
+            f"{one['verify_s']:.0f}",
+        ]
+        for one in found["ledgers"]
+    ]
+    heads = ["rows", "bytes a row", "open the ledger [s]", "to the first release [s]", "of processor time [s]"]
+    return (
+        f"A centre of {streams:,} streams on {_cores('restart')} cores, started again after {day['steps'] // 10:,} and "
+        f"after {day['steps']:,} steps, a day with a release every 10 s; the load average was "
+        f"{found['load_average']:.1f}:\n\n"
+        + make_table([*heads, "to verify every row [s]"], rows)
+        + f"\nSo a stream takes {row_bytes * 8640 / 1e6:.1f} MB a day with a release every 10 s, and "
+        f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. Rows are kept for ever. {_kept('make bench', 'restart')}"
+    )
+
+
 def _bare(kinds: list[dict[str, Any]], statistic: str) -> list[float]:
     return [kind["bare_sync_ms"][statistic] for kind in kinds]
 
@@ -65,17 +195,38 @@ def _bare(kinds: list[dict[str, Any]], statistic: str) -> list[float]:
 def ingest() -> str:
     """Reports a second into a running centre."""
     found = read_results("ingest")
+    names = ("per_second", "sent", "lost", "in_time")
     rows = [
-        [way.upper(), pace, *(f"{figures[name]:,}" for name in ("per_second", "sent", "lost", "in_time"))]
+        [way.upper(), pace, *(f"{figures[name]:,}" for name in names), f"{figures['processor_us']:.0f}"]
         for way in ("http", "mqtt")
         for pace, figures in found[way].items()
     ]
-    settings = found["settings"]
+    settings, alone = found["settings"], found["accept_us"]
+    heads = ["over", "sent", "reports a second", "reports", "lost", "in time for their step", "processor time [µs]"]
     return (
         f"A centre with {settings['streams']} streams at {1 / settings['interval_s']:.0f} Hz, "
-        f"{settings['seconds']} s for each row, on {_cores('ingest')} cores:\n\n"
-        + make_table(["over", "sent", "reports a second", "reports", "lost", "in time for their step"], rows)
-        + f"\n{_kept('make bench', 'ingest')}"
+        f"{settings['seconds']} s for each row, on {_cores('ingest')} cores with a load average of "
+        f"{found['load'][0]:.1f}. The last column is the processor time of the centre for each report:\n\n"
+        + make_table(heads, rows)
+        + f"\nTo parse, check and hand over a report takes {alone['with MACs']:.1f} µs of processor time; without the "
+        f"check of its MAC {alone['MACs not checked']:.1f} µs. {_kept('make bench', 'ingest')}"
+    )
+
+
+def crowd() -> str:
+    """Steps skipped while many read."""
+    found = read_results("crowd")
+    settings, before, after = found["settings"], found["alone"], found["with the crowd"]
+    clients = (
+        f"{settings['greedy']} clients that read old releases as fast as they get them, {settings['subscribers']:,} "
+        f"subscribers and {settings['slow']:,} slow connections"
+    )
+    return (
+        f"A centre with {settings['streams']} streams every {settings['interval_s']:g} s, on {_cores('crowd')} cores "
+        f"with a load average of {found['load'][0]:.1f}: in a minute with {clients} it "
+        f"skipped {after['skipped']} of {after['steps']} steps; in the minute before, without them, "
+        f"{before['skipped']} of {before['steps']}. "
+        f"*`{read_runs('crowd')[0]['command']}`, kept in `benchmarks/results/crowd.json`.*"
     )
 
 
@@ -90,6 +241,31 @@ def page() -> str:
         f"{found['kilobytes']:.0f} kB. It then changes "
         f"{found['updates_per_second']:.1f} times a second, {gap['p99']:.0f} ms apart at the 99th percentile. "
         f"{_kept('make bench', 'page')}"
+    )
+
+
+def signatures() -> str:
+    """What a signature costs."""
+    ms = read_results("signatures")["ms"]
+    return (
+        f"A signed release message takes {ms['signed message']['median']:.3f} ms to make "
+        f"({ms['signed message']['p99']:.2f} ms at the 99th percentile), one without a signature "
+        f"{ms['message']['median']:.3f} ms. To check a signature takes {ms['check']['median']:.2f} ms. "
+        f"{_kept('make bench', 'signatures')}"
+    )
+
+
+def fuzz() -> str:
+    """Inputs that fuzzing tried."""
+    found = read_results("fuzz")
+    rows = [
+        [name, f"{one['inputs']:,}", f"{one['covered']:,}", f"{one['megabytes']:,} MB"]
+        for name, one in found["targets"].items()
+    ]
+    return (
+        f"{found['inputs']:,} inputs: no crash, no status 5xx, no measurement in an answer or a log line.\n\n"
+        + make_table(["parser", "inputs", "places covered", "largest memory"], rows)
+        + f"\n*`{read_runs('fuzz')[0]['command']}`, kept in `benchmarks/results/fuzz.json`.*"
     )
 
 
@@ -109,6 +285,17 @@ def reader() -> str:
         for name, each in read_results("reader")["reading"].items()
     ]
     table = make_table(["files", "seconds", "of processor time", "peak memory"], rows)
+    return f"{table}\n{_kept('make bench DATA=DIR', 'reader')}"
+
+
+def sumo() -> str:
+    """Time and memory of reading SUMO's XML."""
+    rows = [
+        [f"{each['bytes'] / 1e9:.1f} GB, {each['rows']:,} rows", f"{each['with_trajectories_s']}"]
+        + [f"{each['mb_per_s']:.0f} MB/s", f"{each['kept']:,}", f"{each['peak_rss_mb']} MB"]
+        for each in read_results("reader")["sumo"].values()
+    ]
+    table = make_table(["XML", "seconds", "speed", "rows kept", "peak memory"], rows)
     return f"{table}\n{_kept('make bench DATA=DIR', 'reader')}"
 
 
@@ -154,4 +341,24 @@ def _kept(command: str, *names: str) -> str:
     return f"*`{command}`, kept in {files}.*\n"
 
 
-QUOTES = {quote.__name__: quote for quote in (speed, fleet, ingest, page, periods, reader, rl)}
+QUOTES = {
+    quote.__name__: quote
+    for quote in (
+        speed,
+        fleet,
+        fleet_kills,
+        bank_kills,
+        boundary,
+        restart,
+        capacity,
+        ingest,
+        crowd,
+        page,
+        signatures,
+        fuzz,
+        periods,
+        reader,
+        sumo,
+        rl,
+    )
+}

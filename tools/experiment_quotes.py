@@ -109,7 +109,8 @@ def _short(value: float) -> str:
 def optimality() -> str:
     """Learned designs against the solved optimum."""
     rows = []
-    for name, preset in read_results("optimality")["presets"].items():
+    results = read_results("optimality")
+    for name, preset in (results["presets"] | results["three_states"]).items():
         for spending, value in preset["solved"].items():
             own = preset["learned"][spending]
             over = value / preset["solved"]["adaptive"] - 1
@@ -135,4 +136,58 @@ def collections() -> str:
     )
 
 
-QUOTES = {quote.__name__: quote for quote in (demo, live, audit, baselines, optimality, collections)}
+def channels() -> str:
+    """What missing channels cost."""
+    found = read_results("channels")
+    names = {
+        "complete": "complete reports (trained and tested)",
+        "partial": "f reads which channels are missing",
+        "dropped": "reports that lack a channel are dropped, in training too",
+        "complete_on_partial": "the same reports are dropped, trained on complete ones",
+    }
+    rows = [
+        [what, f"{found['rows'][name]['mse']:.0f}", f"{found['rows'][name]['ratio']:.2f}"]
+        for name, what in names.items()
+    ]
+    header = ["design", "squared error [(veh/km)^2]", "over complete reports"]
+    return make_table(header, rows) + "\n*`make channels`, kept in `experiments/channels/results.json`.*\n"
+
+
+def meters() -> str:
+    """Household meters with a budget for each day, and with one for all time."""
+    found = read_results("meters")
+    names = {"day": "for each day", "all_time": "for all time"}
+    rows = []
+    for name, what in names.items():
+        by_day, ratio = found[name]["mse_by_day"], found[name]["day_30_over_day_2"]
+        shown = with_interval(ratio, found[name]["interval"], ".3g")
+        rows.append([what, *(f"{by_day[day - 1]:.4f}" for day in (2, 30)), f"{found[name]['mse']:.4f}", shown])
+    of_days = ["error on day 2 [kW^2]", "on day 30", "on all days", "day 30 over day 2 (95%)"]
+    header, live = [f"budget of {found['budget']:g}", *of_days], found["live"]
+    after = (
+        f"\nThe prior has {found['prior_mse']:.4f}. As a live centre, {live['releases']:,} releases over "
+        f"{found['days']} days of a simulated clock: the household that was charged most in one day was charged "
+        f"{live['largest_loss_of_a_household_in_a_day']:.5f}, and {live['days_above_budget']} days exceeded the "
+        f"budget.\n"
+    )
+    return make_table(header, rows) + after + "\n*`make meters`, kept in `experiments/meters/results.json`.*\n"
+
+
+def detector() -> str:
+    """What an upstream detector's count adds on US-101."""
+    found = read_results("detector")
+    rows = []
+    for budget, own in found["budgets"].items():
+        errors = [with_interval(own[kind]["mse"], own[kind]["ci95"], ".0f") for kind in ("without", "with")]
+        rows.append([budget, *errors, with_interval(own["with"]["ratio"], own["with"]["ratio_ci95"])])
+    header = ["B", "without the detector", "with it", "with over without (95%)"]
+    return (
+        make_table(header, rows)
+        + f"\nWithout releases the error is {found['prior_mse']:,.0f}. The best linear estimate from the detector's "
+        + f"last counts alone, with no report at all, has {found['alone']:,.0f}.\n"
+        + "\n*`make detector DATA=DIR`, kept in `experiments/detector/results.json`.*\n"
+    )
+
+
+_QUOTED = demo, live, audit, baselines, optimality, collections, channels, meters, detector
+QUOTES = {quote.__name__: quote for quote in _QUOTED}

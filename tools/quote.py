@@ -10,11 +10,19 @@ import re
 import sys
 from pathlib import Path
 
+from experiments.known import report as known_report
 from experiments.us101 import tables as us101_tables
+from experiments.us101_defaults import tables as defaults_tables
 from tools import benchmark_quotes, experiment_quotes
 from tools.results import ROOT
 
-QUOTES = {**experiment_quotes.QUOTES, **us101_tables.QUOTES, **benchmark_quotes.QUOTES}
+QUOTES = {
+    **experiment_quotes.QUOTES,
+    **known_report.QUOTES,
+    **us101_tables.QUOTES,
+    **defaults_tables.QUOTES,
+    **benchmark_quotes.QUOTES,
+}
 _BLOCK = re.compile(r"(?<=<!-- results )([^\n]+?)( -->\n).*?(?=<!-- /results -->)", re.S)
 
 

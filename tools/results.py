@@ -19,7 +19,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ def write_results(
     devices: Sequence[str] | None = None,
     part: str | None = None,
     note: str | None = None,
+    machine: dict[str, Any] | None = None,
 ) -> None:
     """Write a results file.
 
@@ -66,17 +67,11 @@ def write_results(
         devices: what JAX computed on, if not what this process has.
         part: replaces this key of the results alone, and the run that made it; the rest of the file stays.
         note: in what the run differs from the command.
+        machine: what `describe_machine` gave where the numbers were made; by default this machine is described.
     """
-    run = {
-        "part": part,
-        "command": command,
-        "commit": current_commit(),
-        "recorded_in": None,
-        "seeds": list(seeds),
-        "hardware": hardware(devices),
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in (*PACKAGES, *packages)},
-        "note": note,
-    }
+    run = {"part": part, "command": command, "commit": None, "recorded_in": None, "seeds": list(seeds)}
+    run |= describe_machine(devices, packages) if machine is None else machine
+    run |= {"note": note}
     whole: dict[str, Any] = {"runs": [run], "results": results}
     if part is not None:
         whole = json.loads(path.read_text())
@@ -84,6 +79,17 @@ def write_results(
         whole["results"][part] = results
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(to_text(whole))
+
+
+def describe_machine(devices: Sequence[str] | None = None, packages: Sequence[str] = ()) -> dict[str, Any]:
+    """Commit, hardware and versions of this process. Where there is no repository, DPFUSE_COMMIT names the commit."""
+    versions = {"python": platform.python_version()}
+    for name in (*PACKAGES, *packages):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:  # a machine that only trains has no opendp
+            continue
+    return {"commit": current_commit(), "hardware": hardware(devices), "versions": versions}
 
 
 def to_text(content: Any) -> str:
@@ -98,6 +104,8 @@ def _on_one_line(found: re.Match[str]) -> str:
 
 def current_commit() -> str:
     """The commit of the working tree; it ends in `-dirty` if files differ from it."""
+    if named := os.environ.get("DPFUSE_COMMIT"):
+        return named
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
 

@@ -25,8 +25,13 @@ _OUTPUT = re.compile(r"(?<=^```text\n)(.*?)(?=^```$)", re.S | re.M)
 _PYTHON = re.compile(r"(?<=^```python\n)(.*?)(?=^```$)", re.S | re.M)
 
 
+_BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.S | re.M)
+# Printed where the page shows output.
+_HERE = "-- shown here --"
+
+
 class Command(NamedTuple):
-    """A command and the lines that the page shows below it; a last line of `...` stands for the rest."""
+    """A command, as it is shown, and the lines of output below it; a last line of `...` stands for the rest."""
 
     line: str
     shown: list[str]
@@ -38,6 +43,8 @@ def commands_in(text: str) -> list[Command]:
     for line in "".join(_CONSOLE.findall(text)).splitlines():
         if line.startswith("$ "):
             commands.append(Command(line[2:], []))
+        elif commands[-1].line.endswith("\\"):
+            commands[-1] = commands[-1]._replace(line=f"{commands[-1].line}\n{line}")
         else:
             commands[-1].shown.append(line)
     return commands
@@ -61,7 +68,7 @@ def output_in(text: str) -> list[str]:
 
 def run_command(line: str, folder: Path) -> list[str]:
     """The lines that the command prints, run in the folder."""
-    program, *arguments = line.split()
+    program, *arguments = line.replace("\\\n", " ").split()
     if program == "python":
         return run_python(str(ROOT / arguments[0]), *arguments[1:], folder=folder)
     environment = {"COLUMNS": "80", "TERMINAL_WIDTH": "80", "NO_COLOR": "1"}
@@ -74,7 +81,9 @@ def run_command(line: str, folder: Path) -> list[str]:
 def run_python(*arguments: str, folder: Path, is_brief: bool = False) -> list[str]:
     """The lines that Python prints, in a process of its own; if `is_brief`, compiled without optimisation."""
     flags = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if is_brief else {}
-    command = [sys.executable, "-W", "error", *arguments]
+    # A design of one update hardly estimates better than the prior, and training says so.
+    expected = ["-W", "ignore:the design with", "-W", "ignore:the floor with"] if is_brief else []
+    command = [sys.executable, "-W", "error", *expected, *arguments]
     done = subprocess.run(command, cwd=folder, env=os.environ | flags, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout.rstrip().splitlines()
@@ -94,10 +103,17 @@ def renew(text: str, folder: Path) -> str:
         return "\n".join(lines) + "\n"
 
     text = _CONSOLE.sub(renew_console, text)
-    if not output_in(text):
+    if not (program_in(text) and output_in(text)):
         return text
-    printed = "\n".join(run_python("-c", program_in(text), folder=folder)) + "\n"
-    return _OUTPUT.sub(lambda _: printed, text)
+    printed = run_python("-c", _program_with_marks(text), folder=folder)
+    outputs = iter("\n".join([*printed, ""]).split(f"{_HERE}\n"))
+    return _OUTPUT.sub(lambda _: next(outputs), text)
+
+
+def _program_with_marks(text: str) -> str:
+    """The Python of the text, which prints a mark after each output that the text shows."""
+    parts = [f"print({_HERE!r})\n" if kind == "text" else code for kind, code in _BLOCK.findall(text)]
+    return "\n".join(part for part in parts if not is_quoted(part))
 
 
 def main() -> None:

@@ -78,12 +78,12 @@ def validation_episodes(problem: Problem) -> Episodes:
         once = sum_by_window(encode_sensors(policy, windows), windows.state.shape[1])
         keys = jax.random.split(jax.random.key(0), VALIDATION_DRAWS)
         noise = [draw_noise(policy.structure, windows, key) for key in keys]
-        encoded, present, arrived, state = (
+        encoded, present, arrived, skipped, state = (
             jax.numpy.concatenate([leaf] * VALIDATION_DRAWS, axis=1)
-            for leaf in (once.encoded, once.present, once.arrived, windows.state)
+            for leaf in (once.encoded, once.present, once.arrived, once.skipped, windows.state)
         )
         count = encoded.shape[1]
-        sensors = SensorFeatures(encoded, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count))
+        sensors = SensorFeatures(encoded, present, arrived, jax.numpy.arange(count), jax.numpy.ones(count), skipped)
         return Episodes(sensors, jax.numpy.concatenate(noise, axis=1), state)
 
     return jax.block_until_ready(prepare(jax.device_put(windows)))

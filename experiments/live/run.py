@@ -29,7 +29,7 @@ TRAINING_SEED, VALIDATION_SEED, TEST_SEED = 20, 21, 22
 def main() -> None:
     """Train, test and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--updates", type=int, default=1200, help="gradient steps; the floor takes half of them")
+    parser.add_argument("--updates", type=int, default=1200, help="gradient steps of the design and the floor")
     parser.add_argument("--out", type=Path, default=DESIGNS, help="folder of the design")
     options = parser.parse_args()
     began = time.process_time()
@@ -38,14 +38,15 @@ def main() -> None:
     test = traffic(NUM_TESTS, TEST_SEED, 60.0 * MINUTES)
     plan: dict[str, tuple[Any, int, dict[str, Any]]] = {
         "stationary": (GUARANTEE, options.updates, {"stationary": True}),
-        "floor": (None, options.updates // 2, {"spending": "constant", "horizon": STEPS}),
+        "floor": (None, options.updates, {"spending": "constant", "horizon": STEPS}),
     }
     designs, reports = {}, {}
     for name, (guarantee, updates, kind) in plan.items():
-        looks = dpfuse.Optimisation(num_updates=updates, patience=updates, window=300, validation_windows=48)
+        looks = dpfuse.Optimisation(num_updates=updates, window=300, validation_windows=48)
         designs[name] = dpfuse.train(training, validation, guarantee, optimisation=looks, progress=True, **kind)
         reports[name] = dpfuse.evaluate(designs[name], test, stride=STEPS, num_draws=2)
-    designs["stationary"].save(options.out / "freeway.dpfuse")
+    labelled = designs["stationary"].with_labels(["density [veh/km]"], ["position [m]", "speed [m/s]"])
+    labelled.save(options.out / "freeway.dpfuse")
     results = summary(designs["stationary"], reports) | {"cpu_seconds": round(time.process_time() - began)}
     write_results(
         results_path("live"),

@@ -2,13 +2,14 @@
 
 For each preset this solves even spending, the best schedule and the optimal closed loop, checks the closed loop by a
 second discretisation and by simulation, trains designs on recordings, and measures their gap to the optimum. It writes
-results.json and gaps.png beside this file. With `--presets single` it solves whole collections alone and keeps the rest
-of results.json.
+results.json and gaps.png beside this file. With presets of three states (`--presets incident`) or whole collections
+(`--presets single`) alone it keeps the rest of results.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -22,30 +23,38 @@ from tools.experiment_quotes import SPENDING
 from tools.results import results_path, write_results
 
 # The presets of the structured release; `single` is for whole collections.
-STRUCTURED = ("slow", "onset", "scarce")
+TWO_STATES = ("slow", "onset", "scarce")
+THREE_STATES = ("incident",)
 
 
 def main() -> None:
     """Solve, train, compare and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--presets", nargs="+", default=[*STRUCTURED, "single"], help="which to solve and learn")
+    parser.add_argument(
+        "--presets", nargs="+", default=[*TWO_STATES, *THREE_STATES, "single"], help="which to solve and learn"
+    )
     parser.add_argument("--out", type=Path, default=results_path("optimality").parent, help="folder for results")
+    parser.add_argument("--designs", type=Path, default=Path("out/optimality"), help="folder that keeps the designs")
     parser.add_argument("--updates", type=int, default=3000, help="gradient steps for each adaptive design")
     parser.add_argument("--runs", type=int, default=40_000, help="simulated runs for each comparison")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     path = given.out / "results.json"
     command = f"python -m experiments.optimality.run --presets {' '.join(given.presets)}"
-    if structured := [name for name in given.presets if name in STRUCTURED]:
-        began = time.perf_counter()
-        results: dict[str, Any] = {"settings": {"updates": given.updates, "runs": given.runs}}
-        results["presets"] = {name: compare(name, given) for name in structured}
-        results["general"] = {} if "single" not in given.presets else solve_collections(given)
-        results["seconds"] = round(time.perf_counter() - began)
+    began = time.perf_counter()
+    results: dict[str, Any] = {"settings": {"updates": given.updates, "runs": given.runs}}
+    for part, presets in [("presets", TWO_STATES), ("three_states", THREE_STATES)]:
+        results[part] = {name: compare(name, given) for name in presets if name in given.presets}
+    results["general"] = solve_collections(given) if "single" in given.presets else {}
+    results["seconds"] = round(time.perf_counter() - began)
+    if results["presets"]:
         write_results(path, results, command=command, seeds=[given.seed])
-        plot_gaps(results["presets"]).savefig(given.out / "gaps.png", dpi=120)
     else:
-        write_results(path, solve_collections(given), command=command, seeds=[given.seed], part="general")
+        for part in ("three_states", "general"):
+            if results[part]:
+                write_results(path, results[part], command=command, seeds=[given.seed], part=part)
+    written = json.loads(path.read_text())["results"]
+    plot_gaps(written["presets"] | written["three_states"]).savefig(given.out / "gaps.png", dpi=120)
 
 
 def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
@@ -58,11 +67,8 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     simulated = solution.simulate(num_runs=given.runs, seed=given.seed)
     second = crosscheck(problem)
     learned = {}
-    for spending in SPENDING:
-        print(f"{name}: training {spending}", flush=True)
-        learned[spending] = optimal.measure_gap(
-            train(problem, spending, given), solution, num_runs=given.runs
-        ).to_dict()
+    for spending, design in train(name, problem, given).items():
+        learned[spending] = optimal.measure_gap(design, solution, num_runs=given.runs).to_dict()
         print(f"{name}: {spending} is {learned[spending]['total']:.2%} above the optimum", flush=True)
     return {
         "problem": problem.to_dict(),
@@ -76,27 +82,36 @@ def compare(name: str, given: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def train(problem: optimal.Problem, spending: str, given: argparse.Namespace) -> dpfuse.Design:
-    """A design learned from recordings, with the solution's own feature: the measurement itself."""
+def train(name: str, problem: optimal.Problem, given: argparse.Namespace) -> dict[str, dpfuse.Design]:
+    """Designs learned from recordings, by spending rule; f is the solution's own, the measurement itself."""
     data = hidden_markov.simulate(problem.system, num_runs=40_000, num_steps=problem.horizon, seed=given.seed + 1)
-    training, validation, _ = data.split((0.9, 0.05, 0.05), by="run")
-    updates = given.updates if spending == "adaptive" else given.updates // 3
-    return dpfuse.train(
-        training,
-        validation,
+    highest = problem.system.output_probabilities.shape[2] - 1.0
+    updates = {spending: given.updates if spending == "adaptive" else given.updates // 3 for spending in SPENDING}
+    settings = {
+        spending: {
+            "spending": spending,
+            "recurrent_filter": "affine",
+            "measurement_range": (0.0, highest),
+            "num_updates": updates[spending],
+            "patience": updates[spending],
+            "batch_size": 128,
+            "learning_rate": 1e-2,
+            "validate_every": 200,
+            "validation_windows": 2000,
+        }
+        for spending in SPENDING
+    }
+    found = dpfuse.sweep(
+        {name: data.split((0.9, 0.05, 0.05), by="run")},
         dpfuse.Guarantee(order=problem.order, budget=problem.budget, adjacency="replace-one"),
-        spending=spending,
-        architecture=dpfuse.Architecture(recurrent_filter="affine", measurement_range=(0.0, 1.0)),
-        optimisation=dpfuse.Optimisation(
-            num_updates=updates,
-            batch_size=128,
-            learning_rate=1e-2,
-            validate_every=200,
-            validation_windows=2000,
-            patience=updates,
-        ),
-        seed=given.seed,
+        seeds=[given.seed],
+        settings=settings,
+        out=given.designs,
+        progress=True,
     )
+    if found.failures:
+        raise SystemExit("not every design was made; run the same command again for what is missing")
+    return {row["setting"]: design for row, design in zip(found.rows, found.designs(), strict=True)}
 
 
 def solve_collections(given: argparse.Namespace) -> dict[str, Any]:

@@ -16,8 +16,10 @@ import dpfuse
 from experiments.us101 import jobs, traffic
 from experiments.us101.jobs import CANDIDATES, RECORDING, WHO_REPORTS, Job, design_path, path_of
 
-# The patience has no end: the running average of the weights is best when the learning rate has decayed.
-OPTIMISATION = dpfuse.Optimisation(num_updates=1000, batch_size=32, decay=0.99, patience=10**6, exploration=1.0)
+# One start and no faults, as the stored results have.
+OPTIMISATION = dpfuse.Optimisation(
+    num_starts=1, num_updates=1000, faults=0.0, batch_size=32, decay=0.99, exploration=1.0
+)
 QUICK = replace(OPTIMISATION, num_updates=600, batch_size=16)
 GUIDED = replace(OPTIMISATION, num_updates=500)
 ENLARGED = replace(OPTIMISATION, num_updates=2000)
