@@ -55,15 +55,16 @@ class Lines(logging.Handler):
 @pytest.fixture
 def log(capfd):
     """Returns what was logged or printed so far."""
-    lines, loggers = Lines(), [logging.getLogger()]
-    for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # these may not propagate
-        loggers += [logger for logger in [logging.getLogger(name)] if not logger.propagate]
+    lines, root = Lines(), logging.getLogger()
+    of_server = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access")]
     for noisy in ("hypothesis", "jax", "jax._src", "asyncio", "httpx", "httpcore"):  # of clients and tests
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with pytest.MonkeyPatch.context() as patch:
-        for logger in loggers:
-            patch.setattr(logger, "handlers", [*logger.handlers, lines])
+        for logger in (root, *of_server):  # a server that another test started may have set a level of its own
             patch.setattr(logger, "level", logging.DEBUG)
+            patch.setattr(logger, "disabled", False)
+            if logger is root or not logger.propagate:
+                patch.setattr(logger, "handlers", [*logger.handlers, lines])
         logging.getLogger().manager._clear_cache()
         yield lambda: "\n".join([*lines.lines, *capfd.readouterr()])
     logging.getLogger().manager._clear_cache()
