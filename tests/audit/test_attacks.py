@@ -112,7 +112,9 @@ class TestRuns:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("case", "order", "budget"), zip(SOME_CASES, [2.0, 8.0] * 2, [1.5, 6.0] * 2, strict=True))
+@pytest.mark.parametrize(
+    ("case", "order", "budget"), list(zip(SOME_CASES, [2.0, 8.0] * 2, [1.5, 6.0] * 2, strict=True))
+)
 def test_the_bound_reaches_85_percent_of_usual_claims(case, order, budget):
     """Adaptive steps at the paper's budget; expected is about 93% of epsilon, with a standard deviation of 1.3%."""
     design = make_design(*case, order=order, budget=budget, spread=0.3, horizon=10, expected_stay=3.0)
