@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from fractions import Fraction
 
 import pytest
 
@@ -50,6 +51,20 @@ class TestNumbers:
         assert "from no report, count, load or connection" in assumed and "see releases only" in assumed
         [uncovered] = set(own["uncovered"]) - set(plain["uncovered"])
         assert "a detector in the road counts all cars" in uncovered
+
+    @pytest.mark.parametrize("period", ["day", "hour", 0.3 * 86_400, 86_400 / 7, 30 * 86_400.0])
+    def test_a_span_of_time_is_charged_for_every_period_that_it_can_touch(self, period):
+        guarantee = make_guarantee("individual", period=period)
+        length_s = Fraction(guarantee.period_s)
+        days = {"any 7 days": 7, "any 365 days": 365}
+        answer = state_guarantee(guarantee, horizon=None, dimension=2).to_dict()["over_time"]
+        losses = {own["span"]: own["loss"] for own in answer}
+        assert set(days) < set(losses)
+        for span, number in days.items():
+            starts = [length_s * share / 997 for share in range(997)]
+            last = [start + number * 86_400 - Fraction(1, 1000) for start in starts]
+            touched = max(end // length_s - start // length_s + 1 for start, end in zip(starts, last, strict=True))
+            assert losses[span] == touched * guarantee.budget
 
     def test_json_takes_it(self):
         answer = state_guarantee(make_guarantee("total"), horizon=None, dimension=2, num_streams=2).to_dict()

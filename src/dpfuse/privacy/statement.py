@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from dpfuse.guarantee import PERIODS, Guarantee
@@ -73,7 +74,7 @@ _WITH_INPUTS = (
     "charged release. Their publishers see releases only.",
 )
 _UNCOVERED_BY_INPUTS = ("What a public input shows by itself: a detector in the road counts all cars that pass it.",)
-_SPANS_D = {"7 days": 7, "365 days": 365}
+_SPANS_D = {"any 7 days": 7, "any 365 days": 365}
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
@@ -206,14 +207,14 @@ def name_period(guarantee: Guarantee) -> str | None:
 def losses_over_time(guarantee: Guarantee, delta: float) -> list[tuple[str, float, float]]:
     """Spans of time, with the Rényi loss of all reports within each and its epsilon by zCDP; empty without periods.
 
-    n whole periods lose n budgets at most. A span as long as a period that begins inside one touches two of them.
+    n whole periods lose n budgets at most. A span that begins inside a period touches one more than it is long.
     """
     if guarantee.period_s is None:
         return []
     length_s = guarantee.period_s
     length = {"day": "24 hours", "hour": "60 minutes"}.get(str(guarantee.period), f"{length_s:g} s")
     counts = {f"one {name_period(guarantee)}": 1, f"any {length}": 2}
-    counts |= {span: math.ceil(days * PERIODS["day"] / length_s) for span, days in _SPANS_D.items()}
+    counts |= {span: math.ceil(days * PERIODS["day"] / Fraction(length_s)) + 1 for span, days in _SPANS_D.items()}
     return [
         (span, count * guarantee.budget, epsilons(guarantee.order, count * guarantee.budget, delta)["zcdp"])
         for span, count in counts.items()
