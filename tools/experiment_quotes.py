@@ -44,7 +44,8 @@ def live() -> str:
     )
     if us101 := found["us101"]:
         text += (
-            "\nOn the recorded US-101, which is another road, the same design has an error of "
+            "\nOn the recorded US-101, of which it saw no trajectory, although the simulated road is calibrated to it, "
+            + "the same design has an error of "
             + f"{us101['mse']:.0f}, against {us101['prior_mse']:.0f} without releases, and its interval holds the true "
             + f"density in {100 * us101['coverage']:.0f}% of the steps. For a road of your own, train a design of your "
             + "own.\n"

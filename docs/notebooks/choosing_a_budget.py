@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Choosing a budget
 #
-# A budget is a promise to the people behind the sensors, and it has a price in accuracy. This notebook shows both sides: first
-# what a budget means to a person, then what it costs. Decide by the first, and check that the second will do.
+# A budget bounds what anybody can learn about the people behind the sensors, and it has a price in accuracy. This notebook shows
+# both sides: first what a budget means to a person, then what it costs. Decide by the first, and check that the second will do.
 
 # %%
 # %matplotlib inline

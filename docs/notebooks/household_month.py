@@ -2,7 +2,7 @@
 # # Household meters for a month
 #
 # Meters of forty households. The grid wants their mean demand every two hours, for a month. A household stays, unlike a vehicle, so
-# the budget must last for all 360 releases. Two ways to keep the same promise are compared: one budget for the month, or a thirtieth of
+# the budget must last for all 360 releases. Two ways to give the same guarantee are compared: one budget for the month, or a thirtieth of
 # it for every day.
 
 # %%
@@ -62,7 +62,7 @@ print(read.summary.to_text())
 training, validation, test = read.trajectories.split((0.7, 0.15, 0.15))
 
 # %% [markdown]
-# ## One promise, two ways to keep it
+# ## One guarantee, two ways to give it
 #
 # Rényi budgets of one order add up. So thirty days with 0.05 each cost a household the same as a month with 1.5.
 

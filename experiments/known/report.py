@@ -154,49 +154,69 @@ def misses(systems: Mapping[str, Any]) -> list[str]:
     """The aims that were missed, in words."""
     lines = []
     for name, system in systems.items():
-        prior = system["prior_mse"]
-        if system["filter"]:
-            worst, limit = max(system["floor"]) / system["filter"]["mse"], FLOOR[system["filter"]["name"]]
-            if worst > limit:
-                lines.append(f"{name}, floor: worst seed {worst:.2f} times the filter, aim {limit:g}")
+        lines += _floor_misses(name, system)
         for budget in (f"{budget:g}" for budget in BUDGETS):
-            classical = np.array(system["kinds"]["classical"][budget]["mse"])
             for kind in PRIVATE:
-                own = system["kinds"][kind][budget]
-                error, where = np.array(own["mse"]), f"{name}, {NAMES.get(kind, kind)}, B = {budget}"
-                if error.max() > SPREAD * error.min():
-                    lines.append(f"{where}: worst seed {error.max() / error.min():.2f} times the best, aim {SPREAD:g}")
-                near = system["solved"] and system["solved"][budget] > NEAR_PRIOR * prior
-                if error.max() > NEAR_PRIOR * prior and not near:
-                    lines.append(f"{where}: worst seed {error.max() / prior:.2f} of the prior, aim {NEAR_PRIOR:g}")
-                if (worse := int((error > classical).sum())) and kind in ("adaptive", "individual"):
-                    lines.append(f"{where}: {worse} of {len(error)} seeds above classical, aim 0")
-                covered = np.mean(own["coverage"])
-                if not COVERAGE[0] <= covered <= COVERAGE[1]:
-                    lines.append(
-                        f"{where}: the 95% band covers {covered:.1%}, aim {COVERAGE[0]:.0%} to {COVERAGE[1]:.0%}"
-                    )
+                lines += _kind_misses(name, system, kind, budget)
+            lines += _fault_misses(name, system, budget)
     if "tracking" in systems:
         for kind, limit in TRACKING.items():
             worst = max(systems["tracking"]["kinds"][kind]["1.5"]["mse"]) / systems["tracking"]["prior_mse"]
             if worst > limit:
                 lines.append(f"tracking, {kind}, B = 1.5: worst seed {worst:.3f} of the prior, aim {limit:g}")
-    return [*lines, *_fault_misses(systems)]
+    return lines
 
 
-def _fault_misses(systems: Mapping[str, Any]) -> list[str]:
-    lines = []
-    for name, system in systems.items():
-        for budget in (f"{budget:g}" for budget in BUDGETS):
-            usual = system["kinds"]["individual"][budget]["faults"]
-            robust = system["kinds"].get("robust", {}).get(budget, {}).get("faults", usual)
-            for fault in usual:
-                ratio = usual[fault]["mse"] / robust[fault]["mse"]
-                where = f"{name}, individual, B = {budget}, {fault}"
-                if ratio > WORSE_UNDER_FAULTS:
-                    lines.append(f"{where}: {ratio:.2f} times a design trained with faults, aim {WORSE_UNDER_FAULTS:g}")
-                if (covered := usual[fault]["coverage"]) < COVERAGE_FAULTS:
-                    lines.append(f"{where}: the 95% band covers {covered:.1%}, aim {COVERAGE_FAULTS:.0%}")
+def _floor_misses(name: str, system: Mapping[str, Any]) -> list[str]:
+    error, where = np.array(system["floor"]), f"{name}, floor"
+    lines = _spread_misses(where, error)
+    if system["filter"]:
+        worst, limit = error.max() / system["filter"]["mse"], FLOOR[system["filter"]["name"]]
+        if worst > limit:
+            lines.append(f"{where}: worst seed {worst:.2f} times the filter, aim {limit:g}")
+    return lines + _coverage_misses(where, system["floor_coverage"])
+
+
+def _kind_misses(name: str, system: Mapping[str, Any], kind: str, budget: str) -> list[str]:
+    own, where = system["kinds"][kind][budget], f"{name}, {NAMES.get(kind, kind)}, B = {budget}"
+    error, prior = np.array(own["mse"]), system["prior_mse"]
+    lines = _spread_misses(where, error)
+    near = system["solved"] and system["solved"][budget] > NEAR_PRIOR * prior
+    if error.max() > NEAR_PRIOR * prior and not near:
+        lines.append(f"{where}: worst seed {error.max() / prior:.2f} of the prior, aim {NEAR_PRIOR:g}")
+    if worse := int((error > np.array(system["kinds"]["classical"][budget]["mse"])).sum()):
+        lines.append(f"{where}: {worse} of {len(error)} seeds above classical, aim 0")
+    return lines + _coverage_misses(where, own["coverage"])
+
+
+def _spread_misses(where: str, error: np.ndarray) -> list[str]:
+    if error.max() <= SPREAD * error.min():
+        return []
+    return [f"{where}: worst seed {error.max() / error.min():.2f} times the best, aim {SPREAD:g}"]
+
+
+def _coverage_misses(where: str, covered: list[float]) -> list[str]:
+    low, high = COVERAGE
+    if low <= min(covered) and max(covered) <= high:
+        return []
+    return [
+        f"{where}: the 95% band covers {min(covered):.1%} to {max(covered):.1%} by seed, aim {low:.0%} to {high:.0%}"
+    ]
+
+
+def _fault_misses(name: str, system: Mapping[str, Any], budget: str) -> list[str]:
+    usual = system["kinds"]["individual"][budget]["faults"]
+    robust = system["kinds"].get("robust", {}).get(budget, {}).get("faults", {})
+    where = f"{name}, individual, B = {budget}"
+    lines = [f"{where}: no design was trained with faults to compare with"] if usual and not robust else []
+    for fault in usual:
+        if robust and (ratio := usual[fault]["mse"] / robust[fault]["mse"]) > WORSE_UNDER_FAULTS:
+            lines.append(
+                f"{where}, {fault}: {ratio:.2f} times a design trained with faults, aim {WORSE_UNDER_FAULTS:g}"
+            )
+        for design, faults in (("", usual), (", trained with faults", robust)):
+            if faults and (covered := faults[fault]["coverage"]) < COVERAGE_FAULTS:
+                lines.append(f"{where}{design}, {fault}: the 95% band covers {covered:.1%}, aim {COVERAGE_FAULTS:.0%}")
     return lines
 
 

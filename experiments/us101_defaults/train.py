@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from experiments.us101_defaults.jobs import RECORDING, Job
 SHARE, SPREAD = 0.3, 0.1
 # Choices of reporting vehicles in the test, and how many of them come first as on folds.
 NUM_TESTS, FEW_TESTS = 16, traffic.NUM_TESTS
-ENDLESS_WINDOW = 600
 
 # Updates: the default of `dpfuse.train`; for folds and side tables; for windows of 600 steps, of which each takes long.
 WHOLE, SIDE_TABLES, ENDLESS = 2000, 1000, 700
@@ -44,7 +42,6 @@ def train_and_test(job: Job, folder: Path, updates: int | None = None) -> None:
         parts = traffic.fold(recording, SHARE, job.fold)
     if job.simulated:
         parts = traffic.with_freeways(parts, SHARE, SPREAD, on_us101=True)
-    is_floor, optimisation = job.kind == "floor", optimisation_of(job, updates)
     designs = dpfuse.train_many(
         parts.training,
         parts.validation,
@@ -52,11 +49,10 @@ def train_and_test(job: Job, folder: Path, updates: int | None = None) -> None:
         seeds=range(job.num_seeds),
         spending=jobs.SPENDING.get(job.kind, "adaptive"),
         method="ppo" if job.kind == "ppo" else "pathwise",
-        # The floor reads no clock, so that one without end is one for the whole test part, trained on shorter windows.
-        horizon=(job.horizon or parts.test.num_steps) if is_floor else job.horizon,
-        stationary=job.horizon is None and not is_floor,
+        horizon=job.horizon,
+        stationary=job.horizon is None,
         architecture=job.architecture,
-        optimisation=replace(optimisation, window=ENDLESS_WINDOW) if is_floor and job.horizon is None else optimisation,
+        optimisation=optimisation_of(job, updates),
         progress=True,
     )
     trained = time.perf_counter()

@@ -65,6 +65,7 @@ def perfect() -> dict[str, object]:
         "filter": {"name": "particle", "mse": 0.05},
         "solved": {},
         "floor": [0.05] * 5,
+        "floor_coverage": [0.95] * 5,
         "kinds": {kind: {budget: copy.deepcopy(one) for budget in budgets} for kind in (*report.PRIVATE, "robust")},
     }
     return {"tracking": system}
@@ -78,6 +79,14 @@ def perfect() -> dict[str, object]:
         (lambda s: s["kinds"]["adaptive"]["0.5"].update(mse=[0.11] * 5), "5 of 5 seeds above classical"),
         (lambda s: s["kinds"]["classical"]["0.15"].update(mse=[0.95] * 5), "0.95 of the prior"),
         (lambda s: s["kinds"]["individual"]["1.5"].update(coverage=[0.9] * 5), "covers 90.0%"),
+        (
+            lambda s: s["kinds"]["ppo"]["1.5"].update(mse=[0.11] * 5),
+            "Algorithm 2, B = 1.5: 5 of 5 seeds above classical",
+        ),
+        (lambda s: s.update(floor=[0.05] * 4 + [0.07]), "floor: worst seed 1.40 times the best"),
+        (lambda s: s["kinds"]["individual"]["1.5"].update(coverage=[0.95] * 4 + [0.91]), "covers 91.0% to 95.0%"),
+        (lambda s: s["kinds"]["robust"]["0.5"]["faults"]["silent"].update(coverage=0.8), "trained with faults, silent"),
+        (lambda s: s["kinds"].pop("robust"), "no design was trained with faults"),
         (lambda s: s["kinds"]["classical"]["1.5"].update(mse=[0.41] * 5), "worst seed 0.410 of the prior"),
         (lambda s: s["kinds"]["robust"]["0.5"]["faults"]["silent"].update(mse=0.05), "silent: 2.00 times"),
         (lambda s: s["kinds"]["individual"]["0.5"]["faults"]["joined"].update(coverage=0.8), "joined: the 95% band"),

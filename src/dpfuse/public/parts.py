@@ -24,12 +24,12 @@ class CentreParts(NamedTuple):
     epoch_age_s: float | None = None
 
     @classmethod
-    def from_dict(cls, heard: Any) -> CentreParts:
-        """The parts as a relay hears them; what is not of the right kind is None."""
-        heard = heard if isinstance(heard, Mapping) else {}
-        bank, broker, age_s = heard.get("bank"), heard.get("broker"), heard.get("epoch_age_s")
+    def from_dict(cls, answer: Any) -> CentreParts:
+        """The parts in a centre's answer to a relay; what is not of the right kind is None."""
+        answer = answer if isinstance(answer, Mapping) else {}
+        bank, broker, age_s = answer.get("bank"), answer.get("broker"), answer.get("epoch_age_s")
         return cls(
-            ledger=heard.get("ledger") is not False,
+            ledger=answer.get("ledger") is not False,
             bank=bank if isinstance(bank, bool) else None,
             broker=broker if isinstance(broker, bool) else None,
             epoch_age_s=float(age_s) if type(age_s) in (int, float) and 0 <= age_s < _LONGEST_S else None,

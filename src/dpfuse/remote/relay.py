@@ -58,40 +58,40 @@ _SHORTEST_S, _LONGEST_S = 1e-6, 1e9
 
 
 class RelayedClock:
-    """The centre's clock, carried on from when it was last heard."""
+    """The centre's clock, carried on from when it was last received."""
 
     def __init__(self) -> None:
-        self._heard: dict[str, Any] | None = None
+        self._answer: dict[str, Any] | None = None
         self._at = 0.0
 
-    def set(self, heard: Any) -> None:
+    def set(self, answer: Any) -> None:
         """Take what the centre's clock showed just now."""
         try:
-            heard = {
-                "step": int(heard["step"]),
-                "closes_in_s": float(heard["closes_in_s"]),
-                "interval_s": float(heard["interval_s"]),
-                "delay_s": float(heard["delay_s"]),
-                "is_over": bool(heard["is_over"]),
+            answer = {
+                "step": int(answer["step"]),
+                "closes_in_s": float(answer["closes_in_s"]),
+                "interval_s": float(answer["interval_s"]),
+                "delay_s": float(answer["delay_s"]),
+                "is_over": bool(answer["is_over"]),
             }
         except (KeyError, TypeError, ValueError, OverflowError):
             raise ReleaseRefused(
                 "clock must hold step, closes_in_s, interval_s and delay_s; is this a centre?"
             ) from None
-        is_right = abs(heard["closes_in_s"]) < _LONGEST_S and abs(heard["delay_s"]) < _LONGEST_S  # not so for NaN
-        if not (is_right and _is_count(heard["step"]) and _SHORTEST_S <= heard["interval_s"] < _LONGEST_S):
+        is_right = abs(answer["closes_in_s"]) < _LONGEST_S and abs(answer["delay_s"]) < _LONGEST_S  # not so for NaN
+        if not (is_right and _is_count(answer["step"]) and _SHORTEST_S <= answer["interval_s"] < _LONGEST_S):
             raise ReleaseRefused("clock must hold a step and times that can be; is this a centre?")
-        self._heard, self._at = heard, time.monotonic()
+        self._answer, self._at = answer, time.monotonic()
 
     def __call__(self) -> dict[str, Any]:
-        """The clock now; as it was heard if a finite design is over."""
-        assert self._heard is not None, "asked before the centre was heard"
-        heard = self._heard
-        if heard["is_over"]:
-            return heard
-        passed_s = heard["interval_s"] - heard["closes_in_s"] + time.monotonic() - self._at
-        num_ended, into_s = divmod(passed_s, heard["interval_s"])
-        return {**heard, "step": heard["step"] + int(num_ended), "closes_in_s": heard["interval_s"] - into_s}
+        """The clock now; as it was received if a finite design is over."""
+        assert self._answer is not None, "asked before the centre answered"
+        answer = self._answer
+        if answer["is_over"]:
+            return answer
+        passed_s = answer["interval_s"] - answer["closes_in_s"] + time.monotonic() - self._at
+        num_ended, into_s = divmod(passed_s, answer["interval_s"])
+        return {**answer, "step": answer["step"] + int(num_ended), "closes_in_s": answer["interval_s"] - into_s}
 
 
 class Relay:

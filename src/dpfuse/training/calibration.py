@@ -1,4 +1,4 @@
-"""The scale of the band: E's standard deviations, corrected on data that no gradient has seen."""
+"""The scale of the band: E's standard deviations, corrected on validation data, or on all data where that is small."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def train(
             period needs it. By default False.
         epoch_s: of the bank that will lend to the centre: a sensor's first contribution then waits for one to two
             epochs. Needs individual accounting. By default None: the centre has accounts of its own.
-        architecture: an `Architecture`: what the mechanism looks like.
+        architecture: an `Architecture`: what the mechanism evenly like.
         optimisation: an `Optimisation`: how its weights are found.
         ppo: a `PPO`: how Algorithm 2 finds g.
         progress: show a progress bar on stderr. By default False.
@@ -197,10 +197,10 @@ def train_pairs(
         epoch_steps=epoch_steps,
         period_s=period_s,
     )
-    looks = cut_evenly(validation)
+    evenly = cut_evenly(validation)
     variance = np.square(scaling[-1])
     with ProgressBar(structure.spending, optimisation.num_updates, variance, shown=progress) as bar:
-        given = networks, of_starts, structure, sampler, looks, optimisation, noise_keys[:, 0], bar.update
+        given = networks, of_starts, structure, sampler, evenly, optimisation, noise_keys[:, 0], bar.update
         job = pathwise.Job(*given, num_starts=num_starts)
         fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
     used: dict[str, Any] = {
@@ -211,7 +211,7 @@ def train_pairs(
     used |= {"epoch_s": epoch_s} if epoch_s is not None else {}
     if training.labels is not None:
         used["labels"] = {"state": list(training.labels.state), "channels": list(training.labels.values)}
-    prior = np.square((looks.state - scaling[2]) / scaling[3]).mean((0, 1))
+    prior = np.square((evenly.state - scaling[2]) / scaling[3]).mean((0, 1))
     used["prior_mse"] = float(np.mean(prior * variance))
     _warn_of_failures(pairs, fitted.best.mean(1) / prior.mean())
     for i, (guarantee, seed) in enumerate(pairs):
