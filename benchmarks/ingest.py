@@ -222,12 +222,11 @@ def steps(client: Any, is_paced: bool) -> Iterator[int]:
 
 def make_reports(num_sensors: int) -> Callable[[int], list[bytes]]:
     """A function that signs a report for each stream and sensor."""
-    import orjson
-
     from dpfuse.wire.keys import Keys
+    from dpfuse.wire.messages import write_report
 
     keys = [Keys.from_secret(SECRET).issue(sensor) for sensor in range(num_sensors)]
-    return lambda step: [orjson.dumps(key.sign(name, step, [103.25, 9.75])) for name in STREAMS for key in keys]
+    return lambda step: [write_report(key.sign(name, step, [103.25, 9.75])) for name in STREAMS for key in keys]
 
 
 def send_mqtt(address: str, *, port: int, is_paced: bool) -> tuple[int, float]:

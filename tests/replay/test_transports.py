@@ -74,13 +74,13 @@ def test_the_connection_of_a_sensor_that_has_left_is_closed(broker, monkeypatch)
     monkeypatch.setattr(transports_module, "_GONE_AFTER_S", 0.05)
     sensors, keys = OverMQTT("127.0.0.1", broker, "main"), Keys.from_secret(SECRET)
     try:
-        sensors.send([OutgoingMessage(keys.issue(sensor), {}) for sensor in (1, 2)])
+        sensors.send([OutgoingMessage(keys.issue(sensor), b"{}") for sensor in (1, 2)])
         time.sleep(0.1)
-        sensors.send([OutgoingMessage(keys.issue(2), {})])
+        sensors.send([OutgoingMessage(keys.issue(2), b"{}")])
         assert {name.sensor for name in sensors._clients} == {2}
         first = sensors._clients[keys.issue(2).name]._client_id
         sensors._disconnect(keys.issue(2).name)
-        sensors.send([OutgoingMessage(keys.issue(2), {})])
+        sensors.send([OutgoingMessage(keys.issue(2), b"{}")])
         assert len(first) == 32 and sensors._clients[keys.issue(2).name]._client_id != first  # nobody can guess it
     finally:
         sensors.close()

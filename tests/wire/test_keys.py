@@ -12,7 +12,7 @@ import time
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from dpfuse.errors import FileRefused
@@ -20,7 +20,7 @@ from dpfuse.wire import keys as keys_module
 from dpfuse.wire.intake import Intake
 from dpfuse.wire.key_file import Generation, KeyFile
 from dpfuse.wire.keys import KeyName, Keys
-from dpfuse.wire.messages import parse_report
+from dpfuse.wire.messages import MAX_REPORT, parse_report, write_report
 from support.wire import Recorder
 
 KEYS = Keys.from_secret(b"s" * 32)
@@ -274,6 +274,33 @@ def test_a_key_file_that_is_missing_malformed_or_readable_by_others_is_refused(p
     revoked.chmod(0o600)
     with pytest.raises(FileRefused, match="must hold one key a line"):
         Keys.load(path)
+
+
+_ANY_VALUE = st.none() | st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**1000), 2**1000)
+
+
+@pytest.mark.parametrize("form", ["sign", "seal"])
+@given(
+    st.integers(0, 2**63 - 1),
+    st.sampled_from(["a", "a" * 64]),
+    st.integers(-(2**63), 2**63 - 1),
+    st.lists(_ANY_VALUE, min_size=2, max_size=2),
+)
+@example(0, "a", 0, [0.0, 0.0])
+@example(2**63 - 1, "a" * 64, -(2**63), [-2.2250738585072014e-308, -1.7976931348623157e308])
+@example(0, "a", 0, [-1.2345678901234567e-5, 12345678901234567])
+def test_the_line_of_a_report_has_one_length_for_all_sensors_and_values(form, sensor, stream, step, values):
+    line = write_report(getattr(KEYS.issue(sensor), form)(stream, step, values))
+    assert len(line) == {"sign": 216 + 26 * 2, "seal": 216 + 292}[form]
+    assert KEYS.check(parse_report(line))[:2] == (sensor, "")
+
+
+@pytest.mark.parametrize("number", [149, 150, 200])
+def test_a_report_with_many_channels_is_padded_to_the_longest_line_that_the_centre_takes(number):
+    for value in (None, 0.5, 1.5):
+        line = write_report(KEYS.issue(17).sign("main", 43, [value] * number))
+        assert len(line) == min(216 + 26 * number, MAX_REPORT)
+        assert KEYS.check(parse_report(line))[:2] == (17, "")
 
 
 @given(st.text(max_size=30) | st.from_regex(r"[0-9]{1,25}\.[0-9]{1,25}\.[0-9]{1,25}", fullmatch=True))

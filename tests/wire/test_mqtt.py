@@ -226,8 +226,7 @@ class TestTLS:
         ca = tmp_path / "broker" / "server.crt"
         with rig(tmp_path) as live, bridged(broker, live.centre, live.hub, ca=str(ca)):
             sensors = OverMQTT("127.0.0.1", broker.port, "main", ca=ca)
-            message = json.loads(report(7)[1])
-            sensors.send([(KEYS.issue(7), message)])
+            sensors.send([(KEYS.issue(7), report(7)[1].encode())])
             wait_for(lambda: live.centre._inboxes)
             live.tick()
             sensors.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from dpfuse.replay.faults import Faults, make_garbage
 from dpfuse.replay.scenes import Scene, SceneSequence
 from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport
 from dpfuse.wire.keys import Keys
+from dpfuse.wire.messages import write_report
 
 if TYPE_CHECKING:
     import httpx
@@ -164,11 +166,11 @@ class Replay:
                 tally.num_lost += 1
                 continue
             key = self._issue(sensor)
-            report: Any = (key.seal if self._is_sealed else key.sign)(self._stream, step, values)
+            line = write_report((key.seal if self._is_sealed else key.sign)(self._stream, step, values))
             if chances[1] < faults.garbage:
                 tally.num_garbage += 1
-                report = make_garbage(key.sign(self._stream, step, values), self._rng)
-            sent, due = OutgoingMessage(key, report), now + faults.delay_s * chances[2]
+                line = json.dumps(make_garbage(key.sign(self._stream, step, values), self._rng)).encode()
+            sent, due = OutgoingMessage(key, line), now + faults.delay_s * chances[2]
             heapq.heappush(self._delayed, (due, next(self._numbers), sent))
             if chances[3] < faults.duplicates:
                 tally.num_doubled += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 import threading
 import time
@@ -24,10 +23,10 @@ _EXPIRES_AFTER_S = 2
 
 
 class OutgoingMessage(NamedTuple):
-    """A message of a sensor: a report, or garbage."""
+    """A message of a sensor: the line of a report, or garbage."""
 
     key: SensorKey
-    message: Any
+    message: bytes
 
 
 class Transport(Protocol):
@@ -43,7 +42,7 @@ class OverHTTP:
         self._client, self._expects_refusals = client, expects_refusals
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        lines = b"\n".join(json.dumps(each.message).encode() for each in messages)
+        lines = b"\n".join(each.message for each in messages)
         answer = self._client.post("/v1/reports", content=lines, headers={"content-type": "application/x-ndjson"})
         if answer.status_code != 202 or (answer.json()["refused"] and not self._expects_refusals):
             raise PermissionError(f"{self._client.base_url} refuses these reports; is this its key file?")
@@ -77,7 +76,7 @@ class OverMQTT:
                 self._clients[key.name] = self._connect(key)
             self._last_sent[key.name] = now
             topic = f"dpfuse/{self._stream}/reports/{key.name}"
-            self._clients[key.name].publish(topic, json.dumps(message).encode(), qos=1, properties=self._expiry)
+            self._clients[key.name].publish(topic, message, qos=1, properties=self._expiry)
         if self._is_refused.is_set():
             raise PermissionError(
                 f"the broker at {self._host}:{self._port} refuses a sensor; give its id and the same keys to "

@@ -70,8 +70,8 @@ class SensorKey(NamedTuple):
     password: str
 
     def sign(self, stream: str, step: int, values: Iterable[float | None]) -> dict[str, Any]:
-        """A report with its MAC, ready to be written as JSON on one line; a value is None if the channel is missing."""
-        sent = list(values)
+        """A report with its MAC, ready for `write_report`; a value is None if the channel is missing."""
+        sent = [None if value is None else float(value) for value in values]
         numbers = _as_numbers(sent)
         mac = hmac.digest(self.secret, signed_bytes(self.name, stream, step, numbers), "sha256")[:MAC_BYTES].hex()
         return {"key": str(self.name), "stream": stream, "step": step, "values": sent, "mac": mac}

@@ -17,6 +17,9 @@ A sealed report hides its values from those who carry it. They are encrypted tog
 zeros to 16 values, or 32, ..., so that all reports of a design have one width; the bytes before the values, as above,
 are bound to them.
 
+A report is padded with spaces to a width that depends on its form and on the number of channels alone (`write_report`).
+Without them its length would show how many digits the values have, also to an observer of encrypted traffic.
+
 A release (`public.rows.release_message`) is padded with spaces to a width that depends on the design and the stream's
 name alone. Its length shows nothing to an observer of encrypted traffic.
 """
@@ -26,7 +29,8 @@ from __future__ import annotations
 import math
 import re
 import struct
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from dpfuse._extras import requires_extra
 
@@ -39,6 +43,10 @@ MAX_REPORT = 4096
 PADDED_TO = 16
 """The values of a sealed report are padded to a multiple of so many."""
 
+# Bytes of a report without its values: a key and a step of the most digits, and a stream with the longest name.
+_REST_WIDTH = 216
+# Bytes of the longest double as text, with a comma and a space.
+_VALUE_WIDTH = 26
 _HEX = re.compile(r"(?:[0-9a-f]{2})+")
 _STREAM = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _VALUE_TYPES = {float, int, type(None)}
@@ -92,6 +100,12 @@ def parse_report(line: bytes) -> SensorReport | None:
             return None
         values = [math.nan if value is None else value for value in values]
     return SensorReport(key, stream, step, values, mac, b"")
+
+
+def write_report(report: Mapping[str, Any]) -> bytes:
+    """The line of a report, signed or sealed, padded with spaces so that its length shows no value and no sensor."""
+    values = len(report["sealed"]) if "sealed" in report else _VALUE_WIDTH * len(report["values"])
+    return orjson.dumps(report).ljust(min(_REST_WIDTH + values, MAX_REPORT))
 
 
 def signed_bytes(key: tuple[int, int, int], stream: str, step: int, values: list[float]) -> bytes:
