@@ -150,6 +150,35 @@ class TestTableCommand:
             read.append(saved.read_bytes())
         assert len(set(read)) == 1
 
+    @pytest.mark.parametrize(
+        "ids",
+        [
+            ("007", "7", "07"),
+            ("12345678901234567890", "12345678901234567891", "7"),
+            ("1.0", "1.00", "1"),
+            (7, 9_007_199_254_740_993, 9_007_199_254_740_992),
+            (-1, 0, 1),
+        ],
+    )
+    def test_ids_that_differ_are_different_sensors_and_runs_in_every_kind_of_file(self, run, tmp_path, ids):
+        names = "t", "id", "run", "speed", "density"
+        rows = [(float(k), one, other, 0.5 * k, 1.0) for other in ids for k in range(4) for one in ids]
+        table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+        pa.parquet.write_table(table, tmp_path / "a.parquet")
+        (tmp_path / "b.csv").write_text("\n".join(",".join(map(str, row)) for row in [names, *rows]))
+        options = "--time", "t", "--sensor", "id", "--run", "run", "--values", "speed", "--state", "density"
+        read = []
+        for name in ("a.parquet", "b.csv"):
+            assert run("table", tmp_path / name, *options, "--save", tmp_path / f"{name}.data").exit_code == 0
+            read.append((tmp_path / f"{name}.data").read_bytes())
+        frame = table.to_pandas()
+        made = dpfuse.Trajectories.from_table(
+            frame, time="t", sensor="id", run="run", values="speed", state="density", quiet=True
+        )
+        made.save(tmp_path / "c.data")
+        assert len({*read, (tmp_path / "c.data").read_bytes()}) == 1
+        assert made.num_runs == 3 and made.present.all() and made.num_slots == 3
+
     def test_states_regions_shares_and_resampling_are_options(self, run, rows, tmp_path):
         self.write(tmp_path / "a.csv", rows)
         self.write(tmp_path / "b.csv", [(k, 0, 0, 0, k) for k in range(200)])

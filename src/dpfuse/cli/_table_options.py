@@ -75,15 +75,16 @@ class TableOptions:
         own, wanted = self.values.split(","), self.state.split(",")
         public = self.public.split(",") if self.public else []
         sources = [name.partition(":")[2] for name in wanted if name.partition(":")[0] in AGGREGATES]
-        names = [self.time, self.sensor, *own, *wanted, *public, *sources, *bounds, *([self.run] if self.run else [])]
+        ids = [self.sensor, *([self.run] if self.run else [])]
+        names = [self.time, *ids, *own, *wanted, *public, *sources, *bounds]
         return read_table(
-            read_file(file, names),
+            read_file(file, names, ids),
             time=self.time,
             sensor=self.sensor,
             values=own,
             state=wanted,
             run=self.run,
-            states=read_file(self.states, names) if self.states else None,
+            states=read_file(self.states, names, ids) if self.states else None,
             region=bounds,
             interval_s=self.interval,
             resample=self.resample,

@@ -14,8 +14,12 @@ from dpfuse.errors import DatasetMissing, FileRefused
 _LARGEST_BLOCK = 2**30
 
 
-def read_file(path: Path, names: Iterable[str]) -> Any:
-    """The columns with these names, as a pyarrow table; all columns where one is missing, for the caller's message."""
+def read_file(path: Path, names: Iterable[str], ids: Iterable[str] = ()) -> Any:
+    """The columns with these names, as a pyarrow table; all columns where one is missing, for the caller's message.
+
+    Of these, `ids` are columns of ids. In a text file a column of ids is text, unless each is a whole number as Python
+    writes it: 007 and 7 are two sensors, and so are two numbers of 20 digits that one float stands for.
+    """
     if not path.is_file():
         raise DatasetMissing(f"no file at {path}; give a CSV or Parquet file")
     wanted = set(names)
@@ -23,7 +27,7 @@ def read_file(path: Path, names: Iterable[str]) -> Any:
         return _read_parquet(path, wanted)
     if path.suffix.lower() not in (".csv", ".txt", ".tsv"):
         raise FileRefused(f"{path} must end in .csv, .tsv, .txt or .parquet; rename it, or convert it")
-    return _read_csv(path, wanted)
+    return _read_csv(path, wanted, set(ids))
 
 
 def _read_parquet(path: Path, wanted: set[str]) -> Any:
@@ -35,7 +39,7 @@ def _read_parquet(path: Path, wanted: set[str]) -> Any:
         raise FileRefused(f"{path} is not a Parquet file that can be read: {type(error).__name__}") from None
 
 
-def _read_csv(path: Path, wanted: set[str]) -> Any:
+def _read_csv(path: Path, wanted: set[str], ids: set[str]) -> Any:
     pa = arrow()
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         line = file.readline()
@@ -48,17 +52,34 @@ def _read_csv(path: Path, wanted: set[str]) -> Any:
         return "error"
 
     try:
-        return pa.csv.read_csv(
+        table = pa.csv.read_csv(
             path,
             # One thread: only then is a broken line's number known.
             pa.csv.ReadOptions(use_threads=False, block_size=min(path.stat().st_size + 1, _LARGEST_BLOCK)),
             pa.csv.ParseOptions(delimiter=delimiter, invalid_row_handler=refuse),
-            pa.csv.ConvertOptions(include_columns=_to_read(known, wanted), strings_can_be_null=True),
+            pa.csv.ConvertOptions(
+                include_columns=_to_read(known, wanted),
+                column_types=dict.fromkeys(ids, pa.string()),
+                strings_can_be_null=True,
+            ),
         )
     except (pa.ArrowException, OSError) as error:
         # Arrow's own message may hold a value.
         reason = broken[0] if broken else f"it is not a table of text: {type(error).__name__}"
         raise FileRefused(f"{path}: {reason}; correct the file") from None
+    for name in ids.intersection(table.column_names):
+        table = table.set_column(table.column_names.index(name), name, _as_ids(table[name]))
+    return table
+
+
+def _as_ids(text: Any) -> Any:
+    """A column of text as whole numbers where that loses nothing."""
+    pa = arrow()
+    try:
+        numbers = text.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return text
+    return numbers if numbers.cast(pa.string()) == text else text
 
 
 def _to_read(known: list[str], wanted: set[str]) -> list[str] | None:
