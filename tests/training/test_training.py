@@ -18,7 +18,7 @@ from dpfuse.systems import hidden_markov, linear_gaussian
 from dpfuse.training import pathwise
 from dpfuse.training.early_stopping import Best
 from dpfuse.training.progress import ProgressBar
-from dpfuse.training.train import _log_errors, _usual_features, _warn_of_failures, usual_filter
+from dpfuse.training.train import _tell_errors, _usual_features, _warn_of_failures, usual_filter
 from support.designs import BRIEF, SMALL, busy_data, make_guarantee, make_structure, random_walks
 
 ONE_UPDATE = replace(BRIEF, num_updates=1)
@@ -498,11 +498,13 @@ class TestHonesty:
         assert "the floor with seed 3" in of_floor and "budget" not in of_floor
         assert "or a larger budget" in of_design
 
-    def test_the_log_compares_the_validation_error_with_the_prior_and_names_every_start(self, caplog):
+    @pytest.mark.parametrize("shown", [False, True])
+    def test_the_validation_error_is_compared_with_the_prior_and_every_start_is_named(self, caplog, capsys, shown):
         with caplog.at_level(logging.INFO, "dpfuse.training"):
-            _log_errors(make_guarantee(), 4, {"validation_mse": 0.5, "starts_mse": [0.7, 0.9]}, 2.0)
-        assert "budget 1.5, seed 4: validation error 0.5, without releases (prior) 2" in caplog.text
-        assert "start 0 after a fifth of the updates 0.7; start 1" in caplog.text
+            _tell_errors(make_guarantee(), 4, {"validation_mse": 0.5, "starts_mse": [0.7, 0.9]}, 2.0, shown=shown)
+        line = "budget 1.5, seed 4: validation error 0.5, without releases (prior) 2"
+        assert line in caplog.text and "after a fifth of the updates: 0.7, 0.9" in caplog.text
+        assert (line in capsys.readouterr().err) == shown
 
 
 class TestFirstWeights:

@@ -166,13 +166,9 @@ def _train_floor(training: Trajectories, validation: Trajectories, design: Desig
 
 
 def _compared(summary: dict[str, Any]) -> str:
-    """What the validation error is to be compared with."""
+    """The ranges that were chosen and, where it was trained, the floor."""
     bounds = zip(*summary["measurement_range"], strict=True)
     lines = [f"channel {n} is read from {low:g} to {high:g}" for n, (low, high) in enumerate(bounds)]
-    lines.append(f"without releases (prior): {summary['prior_mse']:.4g}")
     if "floor_mse" in summary:
         lines.append(f"without noise (floor): {summary['floor_mse']:.4g}")
-    if "starts_mse" in summary:
-        errors = ", ".join(f"{error:.4g}" for error in summary["starts_mse"])
-        lines.append(f"from each of the first weights, after a fifth of the updates: {errors}")
     return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -91,10 +92,10 @@ def train(
             period needs it. By default False.
         epoch_s: of the bank that will lend to the centre: a sensor's first contribution then waits for one to two
             epochs. Needs individual accounting. By default None: the centre has accounts of its own.
-        architecture: an `Architecture`: what the mechanism evenly like.
+        architecture: an `Architecture`: what the mechanism looks like.
         optimisation: an `Optimisation`: how its weights are found.
         ppo: a `PPO`: how Algorithm 2 finds g.
-        progress: show a progress bar on stderr. By default False.
+        progress: show a progress bar on stderr, then each validation error beside the prior's. By default False.
     """
     return train_many(training, validation, [guarantee], seeds=[seed], **options)[0]
 
@@ -215,7 +216,7 @@ def train_pairs(
     used["prior_mse"] = float(np.mean(prior * variance))
     _warn_of_failures(pairs, fitted.best.mean(1) / prior.mean())
     for i, (guarantee, seed) in enumerate(pairs):
-        _log_errors(guarantee, seed, _validation_record(fitted, i, variance), used["prior_mse"])
+        _tell_errors(guarantee, seed, _validation_record(fitted, i, variance), used["prior_mse"], shown=progress)
     seen = calibration_windows(training, validation, cut_evenly, faults)
     scaled = eqx.tree_at(lambda c: c.std_scale, stacked, band_scales(structure, fitted.networks, stacked, *seen))
     return [
@@ -243,17 +244,15 @@ def _warn_of_failures(pairs: Sequence[tuple[Guarantee | None, int]], shares: Flo
             )
 
 
-def _log_errors(guarantee: Guarantee | None, seed: int, record: dict[str, Any], prior: float) -> None:
-    _log.info(
-        "%s, seed %d: validation error %.4g, without releases (prior) %.4g%s",
-        "floor" if guarantee is None else f"budget {guarantee.budget:g}",
-        seed,
-        record["validation_mse"],
-        prior,
-        "".join(
-            f"; start {n} after a fifth of the updates {e:.4g}" for n, e in enumerate(record.get("starts_mse", []))
-        ),
-    )
+def _tell_errors(guarantee: Guarantee | None, seed: int, record: dict[str, Any], prior: float, *, shown: bool) -> None:
+    """Log how the design came out, and what that is to be compared with; below the progress bar, too, if shown."""
+    name = "floor" if guarantee is None else f"budget {guarantee.budget:g}"
+    starts = ", ".join(f"{error:.4g}" for error in record.get("starts_mse", []))
+    line = f"{name}, seed {seed}: validation error {record['validation_mse']:.4g}, without releases (prior) {prior:.4g}"
+    line += f"; from each of the first weights, after a fifth of the updates: {starts}" if starts else ""
+    _log.info("%s", line)
+    if shown:
+        print(line, file=sys.stderr)
 
 
 def _at(stacked: _Tree, number: int) -> _Tree:
