@@ -38,7 +38,7 @@ class LedgerRefused(DpfuseError):
 
 
 class LedgerUnavailable(LedgerRefused):
-    """A ledger or bank cannot be used now: the disk is full, another program has it, or the server is away.
+    """A ledger, bank or witness cannot be used now: a full disk, another program that has it, or a server that is away.
 
     Nothing may be released now. The same call may work later.
     """

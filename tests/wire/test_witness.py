@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import resource
+from contextlib import contextmanager
 
 import pytest
 
 import dpfuse
-from dpfuse.errors import FileRefused, LedgerRefused
+from dpfuse.cli import exit_code
+from dpfuse.errors import FileRefused, LedgerRefused, LedgerUnavailable
 from dpfuse.ledger import Ledger, verify
 from dpfuse.ledger.reader import check_tip
 from dpfuse.ledger.witness import compare_with_witness
@@ -70,6 +73,31 @@ def test_a_centre_that_starts_gives_the_witness_what_it_lacks(tmp_path):
             witnessed(path, ledger, signer).__enter__()
     with witnessed(None, ledger, signer) as prepare:
         prepare([message(5)])
+
+
+@contextmanager
+def files_of_at_most(size):
+    """A disk that is full once a file has that size."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_of_the_witness_asks_to_try_again_and_the_next_start_gives_it_what_it_lacks(tmp_path):
+    design, path = make_design("individual", horizon=None), tmp_path / "rows.jsonl"
+    rows = rows_of(tmp_path / "road.db", design, 3)
+    with Ledger.open(tmp_path / "road.db", design) as ledger:
+        signer = Signer(tmp_path / "road.key", ledger.terms.ledger_id, design.fingerprint)
+        with pytest.raises(LedgerUnavailable, match=r"rows\.jsonl must hold every release .* make room") as caught:
+            with files_of_at_most(len(rows[0].content) + 20), witnessed(path, ledger, signer):
+                pass
+        assert exit_code(caught.value) == 75
+        assert path.stat().st_size == len(rows[0].content) + 20  # the second message is cut short
+        with witnessed(path, ledger, signer):
+            assert steps_in(path)[-2:] == [2, 3]
 
 
 def test_a_ledger_behind_the_tip_is_refused(tmp_path):

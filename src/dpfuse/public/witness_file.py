@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
-from dpfuse.errors import FileRefused
+from dpfuse.errors import FileRefused, LedgerUnavailable
 from dpfuse.public.rows import Message
 
 _TAIL = 2**20
@@ -60,10 +61,22 @@ class WitnessFile:
             ) from None
 
     def append(self, messages: Iterable[Message]) -> None:
-        """Write the messages and sync them; an error means that nobody may read them yet."""
-        self._file.write(b"".join(message.content + b"\n" for message in messages))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Write the messages and sync them.
+
+        Raises:
+            LedgerUnavailable: the disk is full or away; nobody may read the messages yet.
+        """
+        try:
+            self._file.write(b"".join(message.content + b"\n" for message in messages))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise LedgerUnavailable(
+                f"the witness's file {self.path} must hold every release before it is published, and cannot grow "
+                f"({os.strerror(error.errno or 0)}); make room on its disk or mount it again, then start again: it "
+                f"gets what it lacks"
+            ) from None
 
     def close(self) -> None:
-        self._file.close()
+        with suppress(OSError):  # of what `append` could not write; the rest is synced
+            self._file.close()
