@@ -57,29 +57,37 @@ def held(tmp_path, operator):
     process.stdin.close()
 
 
-def test_a_shard_that_hangs_is_killed_and_down(held, operator, caplog):
+def test_a_shard_that_is_not_alive_for_30_s_is_killed_and_down(held, operator, caplog):
     holder, spec, process = held
     assert holder.ensure(spec).state == "up"
     operator.status = 503
-    for _ in range(holder_module._MAX_UNANSWERED):
-        assert process.poll() is None and holder.ensure(spec).state == "up"
+    for passed_s in (0.0, 15.0, 14.0):
+        holder._alive_at -= passed_s
+        assert holder.ensure(spec).state == "up" and process.poll() is None
+    holder._alive_at -= 1.0
+    assert holder.ensure(spec).state == "up"
     assert process.wait(30) < 0
     assert "a shard hangs and is killed" in caplog.text
     assert holder.ensure(spec).state == "down" and "a shard has ended and starts again" in caplog.text
 
 
-def test_a_shard_whose_port_is_silent_counts_as_hanging(held, operator, monkeypatch):
+def test_a_shard_whose_port_is_silent_for_30_s_counts_as_hanging(held, operator, monkeypatch):
     holder, spec, process = held
     operator.shutdown()  # connections are taken and not answered
     monkeypatch.setattr(holder_module, "_ANSWERS_WITHIN_S", 0.1)
-    for _ in range(holder_module._MAX_UNANSWERED):
-        assert process.poll() is None and holder.ensure(spec).state == "up"
+    for passed_s in (0.0, 29.0):
+        assert holder.ensure(spec).state == "up" and process.poll() is None
+        holder._alive_at -= passed_s
+    assert holder.ensure(spec).state == "up" and process.poll() is None
+    holder._alive_at -= 1.0
+    assert holder.ensure(spec).state == "up"
     assert process.wait(30) < 0
 
 
-def test_a_shard_that_answers_again_is_not_killed(held, operator):
+def test_a_shard_that_is_alive_again_is_not_killed(held, operator):
     holder, spec, process = held
-    for status in (503, 503, 503, 503, 200) * 3:
+    for status in (503, 503, 200) * 3:
         operator.status = status
         assert holder.ensure(spec).state == "up"
+        holder._alive_at -= 14.0
     assert process.poll() is None

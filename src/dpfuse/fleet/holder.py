@@ -20,7 +20,9 @@ from dpfuse.fleet.shard_ledger import change_ledger, find_objection, has_writer,
 
 _CODE = "from dpfuse.cli import _processes, main; _processes.end_with_parent(); main()"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S = 0.2, 5.0, 30.0
-_ENDS_WITHIN_S, _ANSWERS_WITHIN_S, _MAX_UNANSWERED = 30.0, 2.0, 5
+_ENDS_WITHIN_S, _ANSWERS_WITHIN_S = 30.0, 2.0
+# A shard is killed when /livez has not been good for so long; a busy intake may delay an answer.
+_ALIVE_WITHIN_S = 30.0
 _log = logging.getLogger(__name__)
 
 ShardState = Literal["made", "lost", "starting", "up", "down"]
@@ -90,7 +92,8 @@ class ShardHolder:
         self._spec: ShardSpec | None = None
         self._process: subprocess.Popen[str] | None = None
         self._addresses: dict[str, str] = {}
-        self._num_starts, self._num_unanswered = 0, 0
+        self._num_starts = 0
+        self._alive_at: float | None = None
         self._started_at, self._next_at, self._pause_s = 0.0, 0.0, _FIRST_PAUSE_S
         self._must_change = False
 
@@ -176,14 +179,16 @@ class ShardHolder:
                 is_alive = client.get("/livez", timeout=_ANSWERS_WITHIN_S).status_code == 200
         except connection_errors():
             is_alive = False
-        self._num_unanswered = 0 if is_alive else self._num_unanswered + 1
-        if self._num_unanswered >= _MAX_UNANSWERED:
+        now = time.monotonic()
+        if is_alive or self._alive_at is None:
+            self._alive_at = now
+        elif now - self._alive_at >= _ALIVE_WITHIN_S:
             _log.error("a shard hangs and is killed", extra=fields(shard=self._spec.name))
             self._process.kill()
-            self._num_unanswered = 0
 
     def _start(self, spec: ShardSpec) -> None:
         self._addresses, self._num_starts, self._started_at = {}, self._num_starts + 1, time.monotonic()
+        self._alive_at = None
         cache = spec.ledger.parent.parent / "compiled"  # owned by the fleet, for all shards
         spec = spec if self._find_host is None else replace(spec, host=self._find_host())
         environment = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05"}
