@@ -14,7 +14,7 @@ from dpfuse.fleet.supervisor import Fleet
 from dpfuse.wire.key_file import KeyFile
 from support.designs import make_design
 from support.fleets import BANK, plan
-from support.wire import call
+from support.wire import call, wait_for
 
 
 class FakeHolder:
@@ -213,6 +213,61 @@ def test_a_design_with_another_guarantee_is_refused_before_the_map_changes(tmp_p
     assert set(FleetMap.load(tmp_path / "fleet/map.json").shards) == {"north"}
     fleet._change(replace(plan(bank=None, north="a", south="b"), design=str(tmp_path / "d"), **own))
     assert set(FleetMap.load(tmp_path / "fleet/map.json").shards) == {"north", "south"}
+
+
+def test_a_fleet_whose_disk_is_full_says_so_once_and_goes_on_when_there_is_room(make, monkeypatch, caplog):
+    monkeypatch.setattr(supervisor, "_LOOK_EVERY_S", 0.01)
+    fleet = make(north="a", south="c")
+    (make.folder / "map.new").mkdir()  # the map cannot be written
+    rounds = []
+    monkeypatch.setattr(fleet, "_advance", lambda: rounds.append(None))
+    fleet.start()
+    wait_for(lambda: len(rounds) > 5)
+    said = [record.getMessage() for record in caplog.records if "tries again" in record.getMessage()]
+    assert len(said) == 1 and "IsADirectoryError" in said[0]
+    (make.folder / "map.new").rmdir()
+    wait_for(lambda: all(one["state"] == "up" for one in fleet.published_map()["shards"].values()))
+    fleet.stop()
+    assert sorted(fleet.events) == ["stop north", "stop south"]
+
+
+def test_a_plan_that_cannot_be_written_is_not_followed(make, caplog):
+    fleet = make(north="a", south="c")
+    for _ in range(2):
+        fleet.look()
+    (make.folder / "map.new").mkdir()
+    change(fleet, north="a c")
+    (make.folder / "map.new").rmdir()
+    go_on(fleet)
+    assert "the fleet keeps its plan: " in caplog.text and fleet.events == []
+    assert fleet.published_map()["version"] == 1 and fleet.published_map()["shards"]["south"]["state"] == "up"
+
+
+def test_a_shard_that_fails_in_an_unforeseen_way_leaves_the_others_alone(make, caplog):
+    fleet = make(north="a", south="c")
+    fleet.look()
+    fleet.holders["north"].ensure = lambda spec: 1 / 0
+    for _ in range(3):
+        fleet.look()
+    assert {name: one["state"] for name, one in fleet.published_map()["shards"].items()} == {
+        "north": "down",
+        "south": "up",
+    }
+    assert caplog.text.count("a shard cannot start: division by zero") == 1
+
+
+def test_a_shard_whose_drain_fails_is_drained_later(make, monkeypatch):
+    fleet = make(north="a", south="c")
+    for _ in range(2):
+        fleet.look()
+    monkeypatch.setattr(supervisor, "_ANNOUNCED_S", 0.0)
+    monkeypatch.setattr(fleet.holders["south"], "stop", lambda: 1 / 0)
+    change(fleet, north="a")
+    fleet._attempt(fleet._advance)
+    assert fleet.events == []
+    monkeypatch.undo()
+    fleet._attempt(fleet._advance)
+    assert fleet.events == ["stop south"]
 
 
 def test_a_plan_that_cannot_be_followed_is_refused_and_changes_nothing(make):

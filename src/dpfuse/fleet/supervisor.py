@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Protocol
 
 from dpfuse._logs import fields
@@ -60,6 +62,7 @@ class Fleet:
         - A lost ledger is replaced only if there is a bank, by a new generation with new names of its streams; what the
           bank had lent to the old one stays spent.
         - The map depends on the plan and on lost ledgers alone.
+        - What fails, such as on a full disk, is logged once and tried again; shards that run go on meanwhile.
 
     Args:
         make_holder: makes what runs a shard, by name.
@@ -75,6 +78,7 @@ class Fleet:
         self._stop_due = 0.0
         self._told: set[tuple[str, str]] = set()
         self._new_plan: FleetPlan | None = None
+        self._failures: dict[str, str | None] = {}
         self._is_stopping, self._wake = threading.Event(), threading.Event()
         self._map = FleetMap.load(self._path)
         self._set_map(self._map.follow(plan))
@@ -147,20 +151,35 @@ class Fleet:
 
     def _run(self) -> None:
         while not self._is_stopping.is_set():
-            plan, self._new_plan = self._new_plan, None
-            if plan is not None:
-                self._change(plan)
-            self._advance()
-            self._look()
+            for part in (self._take_plan, self._advance, self._look):
+                self._attempt(part)
             self._wake.wait(_LOOK_EVERY_S)
             self._wake.clear()
+
+    def _attempt(self, part: Callable[[], None]) -> None:
+        """Do a part of a round; if it fails, say so once. The next round does it again, whatever was done of it."""
+        name, reason = part.__name__, None
+        try:
+            part()
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+            if reason != self._failures.get(name):
+                _log.error("the fleet cannot do its work, and tries again: %s", reason, extra=fields(part=name))
+        self._failures[name] = reason
+
+    def _take_plan(self) -> None:
+        plan, self._new_plan = self._new_plan, None
+        if plan is not None:
+            self._change(plan)
 
     def _change(self, plan: FleetPlan) -> None:
         """Take another plan, if all shards can follow it; they then change in turn, those that lose streams first."""
         try:
             changed = self._map.follow(plan)
             self._check(plan, changed)
-        except ValueError as error:
+            self._set_map(changed)
+        except (DpfuseError, OSError, ValueError) as error:
             _log.error("the fleet keeps its plan: %s", error, extra=fields(version=self._map.version))
             return
         losing = [
@@ -170,7 +189,6 @@ class Fleet:
         ]
         self._plan, self._changing = plan, None
         self._waiting = [*losing, *(name for name in plan.shards if name not in losing)]
-        self._set_map(changed)
         _log.warning("the fleet follows a new plan", extra=fields(version=changed.version))
 
     def _check(self, plan: FleetPlan, changed: FleetMap) -> None:
@@ -196,11 +214,12 @@ class Fleet:
                 return
             self._changing = None
         while self._waiting and self._changing is None and self._may_change(self._waiting[0]):
-            name = self._waiting.pop(0)
+            name = self._waiting[0]
             if name not in self._plan.shards:
                 self._drain(name)
             elif self._follow_map(name):
                 self._changing = name, time.monotonic() + _CHANGES_WITHIN_S
+            self._waiting.pop(0)
 
     def _may_change(self, name: str) -> bool:
         """Whether the shard need not stop for its change, or its stop was announced long enough ago."""
@@ -226,9 +245,9 @@ class Fleet:
         return True
 
     def _drain(self, name: str) -> None:
-        shard = self._shards.pop(name, None)
-        if shard is not None:
-            shard.runner.stop()
+        if name in self._shards:
+            self._shards[name].runner.stop()
+            del self._shards[name]
         _log.warning("a shard was drained", extra=fields(shard=name))
 
     def _look(self) -> None:
@@ -272,7 +291,7 @@ class Fleet:
 def _ensure(shard: _Shard) -> ShardStatus | Exception:
     try:
         return shard.runner.ensure(shard.spec)
-    except (DpfuseError, OSError, ValueError) as error:
+    except Exception as error:  # of one shard; the others go on
         return error
 
 
