@@ -8,6 +8,8 @@ import json
 import math
 import stat
 import struct
+import subprocess
+import sys
 import time
 
 import pytest
@@ -222,6 +224,34 @@ def test_a_revoked_key_is_refused_while_the_centre_runs_and_nobody_else_is_affec
     assert str(new.name) == "7.1.1" and send(new) == []
     KeyFile.load(path).revoke([7])
     assert send(new) == [0] and str(Keys.load(path).issue(7).name) == "7.1.2"
+
+
+def test_changes_by_two_processes_at_the_same_time_are_all_kept(path):
+    """Each process changes the file as it read it before both began."""
+    code = """
+import sys
+from dpfuse.wire.key_file import KeyFile
+file, first = KeyFile.load(sys.argv[1]), int(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+for sensor in range(first, first + 25):
+    file.revoke([sensor])
+"""
+    command = [sys.executable, "-c", code, str(path)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*command, "0"], **pipes) as one, subprocess.Popen([*command, "100"], **pipes) as other:
+        for each in (one, other):
+            assert each.stdout.readline() == "ready\n"
+        for each in (one, other):
+            each.stdin.write("\n")
+            each.stdin.flush()
+        KeyFile.load(path).rotate()
+        for each in (one, other):
+            each.communicate(timeout=60)
+    file = KeyFile.load(path)
+    assert (one.returncode, other.returncode) == (0, 0)
+    assert {f"{sensor}.1.0" for first in (0, 100) for sensor in range(first, first + 25)} <= file.revoked
+    assert [one.number for one in file.generations] == [1, 2]
 
 
 @pytest.mark.parametrize("damage", ["broken", "gone", "readable", "revoked is gone"])

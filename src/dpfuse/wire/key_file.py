@@ -3,11 +3,13 @@
     centre.keys          {"version": 1, "generations": [{"number": 1, "secret": "<64 hex digits>", "expires": <time>}]}
     centre.keys.revoked  one key a line: 17.1.0
 
-Both are replaced in one step, so that a running centre reads the old file or the new one.
+Both are replaced in one step, so that a running centre reads the old file or the new one. A process that changes one of
+them holds a lock meanwhile (`centre.keys.lock`, an empty file), so that of two changes at the same time none is lost.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hmac
 import json
 import math
@@ -16,7 +18,8 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -25,6 +28,7 @@ from typing import Any, NamedTuple
 
 from dpfuse.errors import FileRefused
 from dpfuse.ledger.folder import make_private_folder
+from dpfuse.ledger.store import sync_folder
 
 LARGEST_ID = 2**63 - 1
 _VERSION = 1
@@ -99,30 +103,35 @@ class KeyFile:
     @classmethod
     def create(cls, path: str | os.PathLike[str], days: float = 365) -> KeyFile:
         """Write a new key file with one generation; refused if there is one. A new folder is for its owner alone."""
-        if Path(path).exists():
-            raise FileRefused(f"{path} is there already; with a new one all keys of sensors would be invalid")
         generation = _new_generation(1, days)
         make_private_folder(Path(path).resolve().parent)
-        return cls((generation,), path=Path(path))._write()
+        with _change(Path(path)):
+            if Path(path).exists():
+                raise FileRefused(f"{path} is there already; with a new one all keys of sensors would be invalid")
+            return cls((generation,), path=Path(path))._write()
 
     def rotate(self, days: float = 365, overlap_days: float = 7) -> KeyFile:
         """Add a generation. The one before expires after the overlap or at its own time; expired ones are removed."""
-        if len(self.live()) > 1:
-            raise FileRefused(
-                f"{self.path} has two valid generations; rotate again after {format_time(self.next_expiry)}"
-            )
-        ends_at = time.time() + overlap_days * _DAY_S
-        kept = [one._replace(expires_at=min(one.expires_at, ends_at)) for one in self.live()]
-        new = _new_generation(self.newest.number + 1, days)
-        return KeyFile((*kept, new), self.revoked, self.path)._write()
+        assert self.path is not None, "keys without a file cannot be rotated"
+        with _change(self.path):
+            now = KeyFile.load(self.path)
+            if len(now.live()) > 1:
+                raise FileRefused(
+                    f"{self.path} has two valid generations; rotate again after {format_time(now.next_expiry)}"
+                )
+            ends_at = time.time() + overlap_days * _DAY_S
+            kept = [one._replace(expires_at=min(one.expires_at, ends_at)) for one in now.live()]
+            new = _new_generation(now.newest.number + 1, days)
+            return KeyFile((*kept, new), now.revoked, self.path)._write()
 
     def revoke(self, sensors: Iterable[int]) -> KeyFile:
         """Revoke the keys of sensors in all generations. The next key that is issued has another serial."""
-        found = {f"{s}.{one.number}.{self.serial(s, one.number)}" for s in sensors for one in self.generations}
-        revoked = self.revoked | found
         assert self.path is not None, "keys without a file cannot be revoked"
-        write_private(_revoked_path(self.path), "".join(f"{name}\n" for name in sorted(revoked)))
-        return KeyFile.load(self.path)
+        with _change(self.path):
+            now = KeyFile.load(self.path)
+            found = {f"{s}.{one.number}.{now.serial(s, one.number)}" for s in sensors for one in now.generations}
+            write_private(_revoked_path(self.path), "".join(f"{name}\n" for name in sorted(now.revoked | found)))
+            return KeyFile.load(self.path)
 
     @cached_property
     def by_number(self) -> dict[int, Generation]:
@@ -188,6 +197,7 @@ def write_private(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     new.replace(path)
+    sync_folder(path.parent)  # else a power cut could bring revoked keys back
 
 
 def _new_generation(number: int, days: float) -> Generation:
@@ -202,6 +212,17 @@ def _parse_generation(content: Any) -> Generation:
         raise ValueError("not a generation")
     expires_at = math.inf if expires is None else datetime.fromisoformat(expires).timestamp()
     return Generation(number, bytes.fromhex(secret), expires_at)
+
+
+@contextmanager
+def _change(path: Path) -> Iterator[None]:
+    """Wait until no other process changes these files, and keep others waiting."""
+    lock = os.open(path.with_name(f"{path.name}.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
 
 
 def _revoked_path(path: Path) -> Path:
