@@ -21,7 +21,8 @@ from support.certificates import Authority
 from support.wire import PATIENCE_S, serving, wait_for
 
 LIMITS = ConnectionLimits(num_served=12, num_accepted=16)
-NUM_STRANGERS = 4
+BY_IDENTITY = ConnectionLimits(num_served=12, num_accepted=128)
+NUM_STRANGERS = 4  # of one address
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +127,7 @@ def test_files_that_are_no_certificates_are_refused_with_their_names(authority, 
 def test_handshakes_that_are_begun_and_not_finished_are_limited(authority, by_identity):
     """Otherwise they would use up the open files, and who counts them would learn how many sensors are connected."""
     server = authority.issue("limited")
-    admission = ByIdentity(LIMITS) if by_identity else ByAddress(LIMITS, per_address=NUM_STRANGERS)
+    admission = ByIdentity(BY_IDENTITY) if by_identity else ByAddress(LIMITS, per_address=NUM_STRANGERS)
     with door(Certificates(server, server), admission) as place:
         begun = [socket.create_connection(place, PATIENCE_S) for _ in range(3 * LIMITS.num_accepted)]
         try:

@@ -10,20 +10,26 @@ import socket
 import time
 from contextlib import ExitStack, contextmanager
 from http.client import HTTPException, HTTPResponse
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binomtest
 
 from dpfuse.public import connections
 from dpfuse.public.answers import too_busy
 from dpfuse.public.connections import ByAddress, ByIdentity, ConnectionLimits, limited_protocol
 from dpfuse.wire.http import make_intake_app
+from dpfuse.wire.key_file import KeyFile
+from dpfuse.wire.keys import Keys
 from support.wire import NDJSON, PATIENCE_S, lines_of, rig, serving
 
-LIMITS = ConnectionLimits(num_served=30, num_accepted=40)
-NUM_STRANGERS = 10  # a quarter of the connections of the intake
+LIMITS = ConnectionLimits(num_served=30, num_accepted=40)  # of readers
+INTAKE = ConnectionLimits(num_served=30, num_accepted=320)
+NUM_PLACES, NUM_STRANGERS = 80, 10  # of strangers at the intake: all, and those of one address
 NUM_HELD = 30  # sensors for which it holds connections
 READ = ["/", "/metrics", "/healthz", "/openapi.json", "/v1/clock", "/v1/guarantee", "/v1/estimator",
         "/v1/relay/settings", "/v1/streams/main/releases", "/v1/streams/main/releases?start=2&limit=1",
@@ -32,11 +38,11 @@ POSTED = [b"", b"x", b'{"key": "7.1.0"}', b"[" * 5000, b"\n" * 300]
 
 
 @contextmanager
-def two_doors(folder, by_identity=True, limits=LIMITS, wrap=lambda app, admission: app):
+def two_doors(folder, by_identity=True, limits=LIMITS, intake=INTAKE, wrap=lambda app, admission: app, **options):
     """A centre after two steps with the address of its intake and that of its reading application."""
-    with rig(folder) as live, ExitStack() as stack:
+    with rig(folder, **options) as live, ExitStack() as stack:
         live.tick(), live.tick()
-        admission = ByIdentity(limits) if by_identity else ByAddress(limits)
+        live.admission = admission = ByIdentity(intake) if by_identity else ByAddress(limits)
         app = make_intake_app(live.watch, live.intake, live.feed, admission if by_identity else None)
         app = wrap(app, admission)
         live.sensors = stack.enter_context(serving(app, http=limited_protocol(admission, too_busy)))
@@ -52,13 +58,18 @@ def connected_sensors(live, count):
         host, port = live.sensors.removeprefix("http://").split(":")
         for sensor in range(count):
             connection = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
-            body = lines_of(live.report(sensor))["content"]
-            head = "POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
-            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            answer = HTTPResponse(connection)
-            answer.begin()
-            assert json.loads(answer.read()) == {"received": 1, "refused": []}
+            assert post(connection, live.report(sensor, step=live.centre.now)) == {"received": 1, "refused": []}
         yield
+
+
+def post(connection, report):
+    """The answer to a report on that connection."""
+    body = lines_of(report)["content"]
+    head = "POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n"
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    answer = HTTPResponse(connection)
+    answer.begin()
+    return json.loads(answer.read())
 
 
 def ask(connection):
@@ -141,6 +152,56 @@ def test_a_door_that_counts_everybody_together_shows_the_number_of_sensors(tmp_p
     assert [seen[-2][0].count(200) for seen in (nobody, some)] == [30, 23]
 
 
+def sees_while_sensors_connect(live, num_sensors):
+    """What a stranger with as many connections as it may have sees while sensors connect and do not report yet."""
+    host, port = live.sensors.removeprefix("http://").split(":")
+    with open_connections(live.sensors, NUM_STRANGERS) as (opened, statuses), ExitStack() as stack:
+        for number in range(num_sensors):
+            come_from = (f"127.0.0.{2 + number}", 0)
+            connection = socket.create_connection((host, int(port)), PATIENCE_S, source_address=come_from)
+            assert ask(stack.enter_context(connection)) == 200
+        seen = statuses + [ask(one) for one in opened]
+        with open_connections(live.sensors, 3) as (more, statuses):
+            seen += statuses + ["open" if is_open(one) else "closed" for one in opened + more]
+    time.sleep(0.1)  # until the server has noticed that they left
+    return seen
+
+
+def test_a_stranger_does_not_see_that_sensors_connect_from_other_addresses(tmp_path, monkeypatch):
+    with two_doors(tmp_path) as live:
+        nobody, *others = [sees_while_sensors_connect(live, number) for number in (0, 1, 7)]
+        assert nobody == [200] * (2 * NUM_STRANGERS + 3) + ["closed"] * 3 + ["open"] * NUM_STRANGERS
+        assert all(seen == nobody for seen in others)
+        # Negative control: with one limit for the strangers of all addresses it counts the sensors.
+        monkeypatch.setattr(connections, "network_of", lambda client: "")
+        assert [sees_while_sensors_connect(live, number).count(0) for number in (0, 1, 7)] == [0, 1, 7]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(0, 40), st.sampled_from(["enter", "leave", "hold"]))))
+def test_what_becomes_of_a_connection_depends_on_those_of_its_address(events):
+    """As long as not all places are taken: seven addresses with ten connections do not take eighty."""
+
+    def follow(events):
+        admission, made, fates = ByIdentity(INTAKE), {}, []
+        for address, number, event in events:
+            one = made.setdefault((address, number), Stub(f"10.0.0.{address}"))
+            if event == "enter" and not hasattr(one, "verdict"):
+                one.verdict = admission.enter(one)
+            elif event == "leave":
+                admission.leave(one)
+            elif event == "hold":
+                one.is_held = admission.hold(one, 100 * address + number)
+            own = {key: vars(each) | {"transport": 0} for key, each in made.items() if key[0] == address}
+            fates.append((address, repr(own)))
+        assert len(admission._strangers) <= NUM_PLACES
+        return fates
+
+    fates = follow(events)
+    for address in range(8):
+        alone = follow([one for one in events if one[0] == address])
+        assert alone == [fate for fate in fates if fate[0] == address]
+
+
 def typical_latency(live):
     """The median time in seconds of a few fixed requests at the intake, on a connection of a stranger."""
     times = []
@@ -177,7 +238,7 @@ def slower_with_sensors(app, admission):
     """Negative control: an intake that takes twenty microseconds longer for each connected sensor."""
 
     async def slower(scope, receive, send):
-        time.sleep(2e-5 * len(admission._holders))
+        time.sleep(2e-5 * len(admission._holds))
         await app(scope, receive, send)
 
     return slower
@@ -188,16 +249,16 @@ def test_five_hundred_sensors_show_in_no_count_and_in_no_latency(tmp_path):
     """Sensors are connected and have reported; one false alarm in a million. While they send, the load shows."""
     for name in ("counts", "latencies", "control"):
         (tmp_path / name).mkdir()
-    limits = ConnectionLimits(num_served=190, num_accepted=700)
-    options = {"limits": limits, "num_connections": 200}
+    limits = {"limits": ConnectionLimits(190, 700), "intake": ConnectionLimits(190, 5600)}
+    options = limits | {"num_connections": 200}
     nobody, *others = what_strangers_see(tmp_path / "counts", (0, 1, 500), **options)
     assert all(seen == nobody for seen in others)
     (intake, num_open), (reading, _) = nobody[-2:]
-    assert intake == [200] * 200 and num_open == 700 // 4
+    assert intake == [200] * 200 and num_open == 5600 // 32
     assert reading == [200] * 190 + [503] * 10
-    with two_doors(tmp_path / "latencies", limits=limits) as live:
+    with two_doors(tmp_path / "latencies", **limits) as live:
         assert not is_told_by_latency(latencies(live, 500, 22, seed=1))
-    with two_doors(tmp_path / "control", limits=limits, wrap=slower_with_sensors) as live:
+    with two_doors(tmp_path / "control", **limits, wrap=slower_with_sensors) as live:
         assert is_told_by_latency(latencies(live, 150, 22, seed=2))
 
 
@@ -205,8 +266,8 @@ class TestHeldConnections:
     def test_a_sensor_keeps_its_connection_however_many_strangers_come(self, tmp_path):
         with two_doors(tmp_path) as live, httpx.Client(trust_env=False, verify=False, timeout=PATIENCE_S) as sensor:
             ports = set()
-            for step in range(1, 4):
-                answer = sensor.post(f"{live.sensors}/v1/reports", **lines_of(live.report(7, step=step)))
+            for _ in range(3):
+                answer = sensor.post(f"{live.sensors}/v1/reports", **lines_of(live.report(7, step=live.centre.now)))
                 assert answer.json()["received"] == 1
                 port = answer.extensions["network_stream"].get_extra_info("client_addr")
                 with open_connections(live.sensors, 25) as (_, statuses):
@@ -215,7 +276,7 @@ class TestHeldConnections:
             assert len(ports) == 1
 
     def test_a_sensor_holds_a_limited_number_and_another_on_the_same_connection_still_holds_it(self):
-        admission = ByIdentity(LIMITS, per_sensor=2)
+        admission = ByIdentity(INTAKE, per_sensor=2)
         made = [Stub() for _ in range(4)]
         assert [admission.enter(one) for one in made] == ["serve"] * 4
         assert [admission.hold(one, 7) for one in made] == [True, True, False, False]
@@ -223,17 +284,67 @@ class TestHeldConnections:
         admission.leave(made[0])
         assert admission.hold(made[3], 7)
 
-    def test_strangers_close_the_oldest_stranger_and_nobody_else(self):
-        admission = ByIdentity(LIMITS)
-        sensor = Stub()
-        admission.enter(sensor)
+    def test_strangers_close_the_oldest_stranger_of_their_address_and_nobody_else(self):
+        admission = ByIdentity(INTAKE)
+        sensor, other = Stub(), Stub("10.0.0.2")
+        admission.enter(sensor), admission.enter(other)
         assert admission.hold(sensor, 7)
         strangers = [Stub() for _ in range(NUM_STRANGERS + 3)]
         for one in strangers:
             assert admission.enter(one) == "serve"
         assert [one.is_aborted for one in strangers] == [True] * 3 + [False] * NUM_STRANGERS
-        assert not sensor.is_aborted
+        assert not sensor.is_aborted and not other.is_aborted
         assert not admission.hold(strangers[0], 8)
+
+    def test_if_all_places_are_taken_an_address_with_the_most_loses_its_oldest_connection(self):
+        admission, made = ByIdentity(INTAKE), []
+        for number in range(8):
+            made += [Stub(f"10.0.0.{number}") for _ in range(NUM_STRANGERS)]
+        made += [Stub(f"10.0.1.{number}") for number in range(3)]
+        for one in made:
+            assert admission.enter(one) == "serve"
+        assert [place for place, one in enumerate(made) if one.is_aborted] == [0, 10, 20]
+        for one in made:
+            admission.leave(one)
+        strangers = admission._strangers
+        assert len(strangers) == 0 and strangers._of_address == strangers._by_number == {}
+
+    def test_a_report_that_is_repeated_later_holds_no_connection(self, tmp_path):
+        """Its step is over, so somebody who has captured it does not count as the sensor."""
+        with two_doors(tmp_path) as live, ExitStack() as stack:
+            host, port = live.sensors.removeprefix("http://").split(":")
+
+            def is_held(step):
+                connection = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S))
+                assert post(connection, live.report(7, step=step)) == {"received": 1, "refused": []}
+                with open_connections(live.sensors, NUM_STRANGERS) as (_, statuses):
+                    assert statuses == [200] * NUM_STRANGERS
+                    return is_open(connection)
+
+            now = live.centre.now
+            assert [is_held(step) for step in range(now - 2, now + 4)] == [False, False, True, True, False, False]
+
+    def test_a_hold_ends_without_valid_reports_for_half_a_minute(self, tmp_path, monkeypatch):
+        """So it does after the key was revoked; the sensor then has this place for another connection."""
+        keys = Keys(file := KeyFile.create(tmp_path / "keys" / "centre.keys"))
+        now_s = [1000.0]
+        monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        (tmp_path / "centre").mkdir()
+        with two_doors(tmp_path / "centre", keys=keys) as live, ExitStack() as stack:
+            host, port = live.sensors.removeprefix("http://").split(":")
+            made = [stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_S)) for _ in range(2)]
+            reports = [live.report(sensor, step=live.centre.now) for sensor in (7, 8)]
+            assert [post(*pair) for pair in zip(made, reports, strict=True)] == 2 * [{"received": 1, "refused": []}]
+            file.revoke([7])
+            keys.look_for_changes(at_once=True)
+            now_s[0] += 29.9
+            assert [post(*pair)["received"] for pair in zip(made, reports, strict=True)] == [0, 1]
+            assert live.admission._counts == {7: 1, 8: 1}
+            now_s[0] += 0.2
+            assert list(map(ask, made)) == [200, 200]
+            assert live.admission._counts == {8: 1}
+            with open_connections(live.sensors, NUM_STRANGERS):
+                assert list(map(is_open, made)) == [False, True]
 
     def test_readers_are_limited_by_address_and_a_network_of_ipv6_is_one_address(self):
         admission = ByAddress(LIMITS, per_address=2)

@@ -23,6 +23,8 @@ BACKLOG = 256
 # Open files for everything else: ledger, its readers, broker.
 _OTHER_FILES = 256
 _REQUEST_S = 30.0
+# A connection is held for so long after a valid report.
+_HELD_S = 30.0
 _LOG_EVERY_S = 60.0
 
 Verdict = Literal["serve", "refuse", "cut"]
@@ -68,6 +70,9 @@ class Admission(Protocol):
     def leave(self, connection: Any) -> None:
         """A connection that entered has ended."""
 
+    def answered(self, connection: Any) -> None:
+        """A request on the connection was answered."""
+
 
 class ByAddress:
     """Readers: a limit for all connections, and one for those of each address; an IPv6 network of 64 bits is one.
@@ -97,55 +102,122 @@ class ByAddress:
             if not self._counts[address]:
                 del self._counts[address]
 
+    def answered(self, connection: Any) -> None:
+        pass
+
 
 class ByIdentity:
     """Sensors: a connection on which a valid report came is held for that sensor, up to a number for each sensor.
 
     **Guarantees**
-        - Connections without a valid report are limited by themselves. How many sensors are connected changes
-          nothing for them. If there are too many, the oldest one is closed; a new one is always served.
-        - No limit goes by address: sensors behind one gateway do not affect each other.
+        - Connections that are not held are strangers, with places of their own. If an address has too many, its oldest
+          one is closed; a new one is always served. So what a stranger can count depends on the connections of its own
+          address alone. Only if strangers of eight addresses or more have taken all places, the oldest one of an
+          address that has the most is closed.
+        - No limit by address touches a held connection: sensors behind one gateway do not affect each other.
         - A sensor that has used up its number holds no more connections. The next valid report of another sensor on
           the same connection holds it for that one.
+        - A hold ends with the first request that comes half a minute or more after the last valid report. Every
+          connection has a request within half a minute, so a hold outlives a key or a period by a minute at most.
     """
 
     def __init__(self, limits: ConnectionLimits, per_sensor: int = 16) -> None:
         self._num_strangers, self._per_sensor = max(1, limits.num_accepted // 4), per_sensor
-        self._num_held = limits.num_accepted - self._num_strangers
-        self._strangers: dict[Any, None] = {}  # in the order in which they came
-        self._holders: dict[Any, int] = {}
+        self._num_held, self._per_address = limits.num_accepted - self._num_strangers, max(1, self._num_strangers // 8)
+        self._strangers = _Strangers()
+        self._holds: dict[Any, _Hold] = {}
         self._counts: Counter[int] = Counter()
 
     def enter(self, connection: Any) -> Verdict:
-        self._strangers[connection] = None
-        if len(self._strangers) > self._num_strangers:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
-            oldest.transport.abort()
+        address = network_of(connection.client)
+        num_own = self._strangers.add(connection, address)
+        if num_own > self._per_address:
+            self._strangers.close_oldest(address)
+        elif len(self._strangers) > self._num_strangers:
+            self._strangers.close_oldest(self._strangers.largest())
         return "serve"
 
     def leave(self, connection: Any) -> None:
-        self._strangers.pop(connection, None)
-        sensor = self._holders.pop(connection, None)
-        if sensor is not None:
-            self._counts[sensor] -= 1
-            if not self._counts[sensor]:
-                del self._counts[sensor]
+        self._strangers.remove(connection)
+        hold = self._holds.pop(connection, None)
+        if hold is not None:
+            self._counts[hold.sensor] -= 1
+            if not self._counts[hold.sensor]:
+                del self._counts[hold.sensor]
+
+    def answered(self, connection: Any) -> None:
+        hold = self._holds.get(connection)
+        if hold is not None and time.monotonic() >= hold.ends_at:
+            self.leave(connection)
+            self.enter(connection)
 
     def hold(self, connection: Any, sensor: int) -> bool:
         """A valid report of that sensor came on the connection; whether it is held now."""
-        if connection in self._holders:
+        ends_at = time.monotonic() + _HELD_S
+        if connection in self._holds:
+            self._holds[connection] = self._holds[connection]._replace(ends_at=ends_at)
             return True
-        if (
-            connection not in self._strangers
-            or self._counts[sensor] >= self._per_sensor
-            or len(self._holders) >= self._num_held
-        ):
+        if self._counts[sensor] >= self._per_sensor or len(self._holds) >= self._num_held:
             return False
-        del self._strangers[connection]
-        self._holders[connection] = sensor
+        if not self._strangers.remove(connection):
+            return False  # it was closed
+        self._holds[connection] = _Hold(sensor, ends_at)
         self._counts[sensor] += 1
         return True
+
+
+class _Hold(NamedTuple):
+    sensor: int
+    ends_at: float
+
+
+class _Strangers:
+    """Connections by address, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[Any, str] = {}
+        self._of_address: dict[str, dict[Any, None]] = {}
+        self._by_number: dict[int, dict[str, None]] = {}  # the addresses that have so many
+
+    def __len__(self) -> int:
+        return len(self._addresses)
+
+    def add(self, connection: Any, address: str) -> int:
+        """Returns how many the address has now."""
+        self._addresses[connection] = address
+        self._of_address.setdefault(address, {})[connection] = None
+        number = len(self._of_address[address])
+        self._recount(address, number - 1, number)
+        return number
+
+    def remove(self, connection: Any) -> bool:
+        """Whether it was there."""
+        address = self._addresses.pop(connection, None)
+        if address is None:
+            return False
+        del self._of_address[address][connection]
+        number = len(self._of_address[address])
+        self._recount(address, number + 1, number)
+        return True
+
+    def largest(self) -> str:
+        """An address that has the most; of several the one that has had them for longest."""
+        return next(iter(self._by_number[max(self._by_number)]))  # n connections have at most sqrt(2 n) numbers
+
+    def close_oldest(self, address: str) -> None:
+        oldest = next(iter(self._of_address[address]))
+        self.remove(oldest)
+        oldest.transport.abort()
+
+    def _recount(self, address: str, before: int, now: int) -> None:
+        if before:
+            del self._by_number[before][address]
+            if not self._by_number[before]:
+                del self._by_number[before]
+        if now:
+            self._by_number.setdefault(now, {})[address] = None
+        else:
+            del self._of_address[address]
 
 
 def network_of(client: tuple[str, int] | None) -> str:
@@ -225,6 +297,7 @@ def limited_protocol(admission: Admission, refuse: Any, certificates: Certificat
             self.check_request()
 
         def on_response_complete(self) -> None:
+            admission.answered(self)
             super().on_response_complete()
             self.check_request()
 

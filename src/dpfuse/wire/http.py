@@ -70,7 +70,7 @@ def _add_reports(app: FastAPI, intake: Intake, ticker: Ticker, connections: ById
         """Send reports of one or many sensors, one on each line."""
         _check_type(request, "application/x-ndjson")
         connection = request.scope.get("state", {}).get("connection")
-        holder = Holder(connections, connection) if connections is not None and connection is not None else None
+        holder = None if connections is None or connection is None else Holder(connections, connection, ticker)
         async with _deadline():
             counted = await intake.accept_stream(request.stream(), ticker, holder)
         return answer(counted._asdict(), 202)

@@ -41,14 +41,19 @@ class Answer(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """Holds a connection for the first sensor whose valid report came on it and that has room for one more."""
+    """Holds a connection for the first sensor whose valid report came on it in time and that has room for one more."""
 
     connections: ByIdentity
     connection: Any
+    ticker: Ticker
 
-    def note(self, sensor: int) -> bool:
-        """A valid report of that sensor came; whether the connection is held now."""
-        return self.connections.hold(self.connection, sensor)
+    def note(self, sensor: int, step: int) -> bool:
+        """A valid report of that sensor came; whether the connection is held now.
+
+        A report for a step that is not open, by the public clock, holds nothing: somebody may have repeated it.
+        """
+        is_in_time = 0 <= step - self.ticker.clock()["step"] <= 1
+        return is_in_time and self.connections.hold(self.connection, sensor)
 
 
 class Intake:
@@ -103,7 +108,7 @@ class Intake:
                 continue
             self.counts["taken"] += 1
             self._centre.receive(report.stream, sensor, report.step, values)
-            if holder is not None and holder.note(sensor):
+            if holder is not None and holder.note(sensor, report.step):
                 holder = None
             if self.notes is not None and report.stream in self._centre.streams:
                 self.notes.count_report(report.stream, report.step)
