@@ -32,6 +32,9 @@ class Clock:
     def monotonic(self):
         return self.now
 
+    def time(self):
+        return 1e9 + self.now
+
     def sleep(self, seconds):
         self.now += seconds
 
@@ -123,6 +126,11 @@ class TestMoments:
         published, centre, own = run(clock, work)
         assert published == on_time(6) and own.status == "over"
         assert [round(at, 9) for _, at in centre.ticked] == [round(INTERVAL * k, 9) for k in range(1, 7)]
+
+    @pytest.mark.parametrize("work", [[], [0.099, 0.55, 0.0]])
+    def test_the_wall_clock_is_read_once_so_that_no_work_moves_the_time_of_a_step(self, clock, work):
+        _, _, own = run(clock, work)
+        assert [own.begins_at(k) for k in (1, 6)] == [1e9 + 1000, 1e9 + 1000 + 5 * INTERVAL]
 
     @pytest.mark.parametrize("work_ahead_s", [0.0, 0.03, 0.05, 0.09])
     def test_work_ahead_starts_shortly_before_the_step_ends(self, clock, work_ahead_s):

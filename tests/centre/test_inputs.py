@@ -108,6 +108,17 @@ class TestCentre:
         centre.receive_inputs("main", 1, [0.5, 0.5])
         assert centre.tick()[0].row.inputs is None
 
+    def test_rows_hold_what_is_computed_for_their_step_and_no_message_changes_it(self, open_centre, design):
+        """Also after a step that was skipped; values are clipped to the range of the design."""
+        centre = open_centre(design)
+        centre.compute_inputs(lambda step: [0.75 * step, np.nan])
+        for step in (1, 2, 3):
+            centre.receive_inputs("main", step, [-0.5, 0.125 * step])
+            if step == 2:
+                centre.skip()
+            else:
+                assert inputs_of(centre.tick()[0]) == [min(1.0, 0.75 * step), 0.125 * step, 0, 0]
+
     def test_no_sensor_moves_a_row_of_inputs_or_what_another_sensor_adds(self, open_centre, design):
         """All releases are held; they, inputs and weights are then the same for any reports."""
         outcomes = []

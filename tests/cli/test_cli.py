@@ -232,3 +232,9 @@ def test_demo_writes_report_designs_and_figures(run, tmp_path):
     for name in ("classical", "adaptive", "individual", "non-private"):
         assert dpfuse.load(tmp_path / f"{name}.dpfuse").structure.horizon == 100
     assert "Rényi differential privacy" in page
+
+
+@pytest.mark.parametrize("given", ["rain", "rain=", "=3", "rain=1 --input rain=2"])
+def test_public_inputs_are_given_once_by_name_and_value(run, given):
+    result = run("serve", "--design", "d", "--ledger", "l", "--input", *given.split())
+    assert result.exit_code == 2 and "--input must" in result.stderr

@@ -122,7 +122,8 @@ class FusionCentre:
         self.warm_up()
         self._carry, self.past = rebuild(self._step, self._ledger, self._accounts(), self._to_block)
         """The last rows that were committed before this centre was opened, with estimates; public."""
-        self._held = self._hold_inputs()
+        held = self._carry.public.held
+        self._held = HeldInputs.after(self._carry.num_steps, held, design.policy.constants)
         self._lock = threading.Lock()
         self._now = self._carry.num_steps + 1
         self._open_step: Callable[[], int] | None = None
@@ -196,6 +197,15 @@ class FusionCentre:
         if self._held is not None and number is not None and given is not None and is_whole(step):
             if 1 <= step <= now + 1:
                 self._held.give(number, int(step), given, now + 1)
+
+    def compute_inputs(self, compute: Callable[[int], ArrayLike]) -> None:
+        """Compute public inputs from the step: constants, the time of day. The caller vouches that they are public.
+
+        Args:
+            compute: returns the inputs of a step, shape (n_p,), NaN for those that `receive_inputs` takes.
+        """
+        if self._held is not None:
+            self._held.compute_by(compute)
 
     def follow_clock(self, open_step: Callable[[], int] | None) -> None:
         """Let a clock decide which reports are in time, however long a tick takes; None: `now` decides again.
@@ -363,15 +373,6 @@ class FusionCentre:
         if self._ledger.period != self._period:
             self._period, self._early = self._ledger.period, EarlyWork()
             self._carry = self._step.begin_period(self._carry, self._accounts())
-
-    def _hold_inputs(self) -> HeldInputs | None:
-        """The public inputs that E holds after the last step; None for a design that reads none."""
-        constants, held = self.design.policy.constants, self._carry.public.held
-        if held is None or constants.public_low is None or constants.public_high is None:
-            return None
-        inputs = HeldInputs(len(self.streams), constants.public_low, constants.public_high)
-        inputs.resume(held, self._carry.num_steps)
-        return inputs
 
     def _draw_noise(self) -> Noise:
         return Noise(self.design.structure.dimension * len(self.streams))

@@ -86,7 +86,7 @@ class Ticker:
         # `work_ahead` begins only after the release of the step before, so that it cannot delay that release.
         self._lead_s = min(_LEAD * self.interval_s, (self.interval_s - self.delay_s) / 2)
         self._is_stopping, self._has_begun = threading.Event(), threading.Event()
-        self._first_step, self._start_s = centre.now, time.monotonic()
+        self._first_step, self._start_s, self._start_unix_s = centre.now, time.monotonic(), time.time()
 
     def start(self) -> Self:
         """Start the clock; the first step ends one interval after this returns."""
@@ -125,10 +125,15 @@ class Ticker:
             "is_over": horizon is not None and step > horizon,
         }
 
+    def begins_at(self, step: int) -> float:
+        """When the step begins, in seconds since 1970 by the wall clock at the start; public, whatever the load."""
+        return self._start_unix_s + (step - self._first_step) * self.interval_s
+
     def _run(self) -> None:
         try:
             self._centre.warm_up()  # in this thread: some of the set-up is done for each thread
-            self._first_step, self._start_s, self.status = self._centre.now, time.monotonic(), "running"
+            self._first_step, self._start_s, self._start_unix_s = self._centre.now, time.monotonic(), time.time()
+            self.status = "running"
             self._centre.follow_clock(self._open_step)
             self._has_begun.set()
             self._tick_until_over()

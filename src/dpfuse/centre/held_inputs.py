@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from dpfuse._arrays import Floats32, Integers
+from dpfuse.policy.policy import Constants
 from dpfuse.public_inputs import NEVER
 
 # Steps of which new inputs wait for their row. A centre whose ticks stop keeps no more.
@@ -20,7 +21,8 @@ class HeldInputs:
     """The newest value of each public input of each stream, and of which step it is. All of it is public.
 
     What is given waits until the row from which on it counts: a row that is made late reads nothing that came after
-    its own cut-off. Of two values of an input the one of the later step counts, of one step the first.
+    its own cut-off. Of two values of an input the one of the later step counts, of one step the first. What is computed
+    from the step alone waits for nothing.
 
     Args:
         num_streams: how many streams there are.
@@ -33,6 +35,20 @@ class HeldInputs:
         self._values, self._steps = np.full(shape, np.nan, np.float32), np.full(shape, _NOT_YET, np.int64)
         self._waiting: dict[int, tuple[Floats32, Integers]] = {}
         self._lock = threading.Lock()
+        self._compute: Callable[[int], ArrayLike] | None = None
+
+    @classmethod
+    def after(cls, step: int, held: ArrayLike | None, constants: Constants) -> HeldInputs | None:
+        """Goes on from what E holds after that step; None for a design that reads no public inputs."""
+        if held is None or constants.public_low is None or constants.public_high is None:
+            return None
+        inputs = cls(len(np.asarray(held)), constants.public_low, constants.public_high)
+        inputs.resume(held, step)
+        return inputs
+
+    def compute_by(self, compute: Callable[[int], ArrayLike]) -> None:
+        """Let rows hold what `compute` returns for their step: a number for each input, NaN for one that is given."""
+        self._compute = compute
 
     def give(self, stream: int, step: int, values: Sequence[float], usable_from: int) -> None:
         """Take the inputs of a step; a value that is not finite is nothing new.
@@ -63,6 +79,11 @@ class HeldInputs:
             for usable_from in sorted(self._waiting):
                 if usable_from <= step:
                     _keep_newest((self._values, self._steps), self._waiting.pop(usable_from))
+            if self._compute is not None:
+                computed = np.asarray(self._compute(step), np.float32)
+                is_known = np.isfinite(computed)
+                self._values[:, is_known] = np.clip(computed, self._low, self._high)[is_known]
+                self._steps[:, is_known] = step
             ages = np.where(np.isnan(self._values), NEVER, np.clip(step - self._steps, 0, NEVER))
             return np.concatenate([self._values, ages], axis=-1, dtype=np.float32)
 

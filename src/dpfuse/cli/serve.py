@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -93,6 +94,16 @@ def serve(
             show_default="none",
         ),
     ] = None,
+    given: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            help="A public input by its name, or its number from 1: a number, or day-sine, day-cosine, week-sine or "
+            "week-cosine of the time. Repeat it for more.",
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    utc_offset: Annotated[float, typer.Option(help="Hours by which the time of --input is ahead of UTC.")] = 0.0,
     operator_port: Annotated[
         int | None,
         typer.Option(
@@ -142,6 +153,7 @@ def serve(
         raise typer.BadParameter("--tip must be 64 hex digits, as `dpfuse ledger verify` prints them")
     if (bank is None) != (centre is None):
         raise typer.BadParameter("give --bank and --centre together")
+    inputs = _parse_inputs(given or ())
     run_centre(
         load(design),
         ledger,
@@ -171,6 +183,8 @@ def serve(
             is_replay=replay,
             labels=label or (),
             attributes=None if attributes is None else SensorAttributes.load(attributes),
+            inputs=inputs,
+            utc_offset_s=3600 * utc_offset,
             signing_key=signing_key,
             tip=None if tip is None else bytes.fromhex(tip),
             witness=witness,
@@ -179,3 +193,15 @@ def serve(
         ),
         announce=typer.echo,
     )
+
+
+def _parse_inputs(texts: Sequence[str]) -> dict[str, str]:
+    """The value of each public input by its name."""
+    parts = [text.partition("=") for text in texts]
+    for (name, _, value), text in zip(parts, texts, strict=True):
+        if not name or not value:
+            raise typer.BadParameter(f"--input must be NAME=VALUE, such as rain=0, got {text!r}")
+    found = {name: value for name, _, value in parts}
+    if len(found) < len(parts):
+        raise typer.BadParameter("--input must name each input once")
+    return found

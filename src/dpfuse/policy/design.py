@@ -124,23 +124,25 @@ class Design:
 
     @property
     def labels(self) -> Mapping[str, Sequence[str]]:
-        """Name and unit, as "density [veh/km]", of each coordinate (`state`) and channel (`channels`), if known."""
-        found = self.training.get("labels")
-        sizes = {"state": self.structure.num_states, "channels": self.structure.num_channels}
+        """Name and unit, as "density [veh/km]", of each coordinate (`state`), channel and public input, if known."""
+        found, structure = self.training.get("labels"), self.structure
+        sizes = {"state": structure.num_states, "channels": structure.num_channels, "public": structure.num_public}
         given = found if isinstance(found, Mapping) else {}
         return {
             name: tuple(str(label) for label in given[name])
             for name, size in sizes.items()
-            if isinstance(given.get(name), Sequence) and len(given[name]) == size
+            if size and isinstance(given.get(name), Sequence) and len(given[name]) == size
         }
 
-    def with_labels(self, state: Sequence[str] = (), channels: Sequence[str] = ()) -> Design:
-        """This design with a name and unit for each coordinate of the state and each channel of a measurement.
+    def with_labels(
+        self, state: Sequence[str] = (), channels: Sequence[str] = (), public: Sequence[str] = ()
+    ) -> Design:
+        """This design with a name and unit for each coordinate of the state, channel of a measurement and public input.
 
         Page, metrics and `/v1/guarantee` show them. They change nothing that is released.
         """
-        sizes = {"state": self.structure.num_states, "channels": self.structure.num_channels}
-        given = {"state": list(state), "channels": list(channels)}
+        structure, given = self.structure, {"state": list(state), "channels": list(channels), "public": list(public)}
+        sizes = {"state": structure.num_states, "channels": structure.num_channels, "public": structure.num_public}
         for name, size in sizes.items():
             if given[name] and len(given[name]) != size:
                 raise ValueError(f"{name} must hold {size} labels, got {len(given[name])}")

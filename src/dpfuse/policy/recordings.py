@@ -54,12 +54,3 @@ def check_attributes(structure: Structure, attributes: SensorAttributes | None) 
             f"{given}; see SensorAttributes, and for a live centre --attributes"
         )
     return attributes
-
-
-def refuse_public_inputs(structure: Structure) -> None:
-    """Raise if the design reads public inputs: a server has no intake for them."""
-    if structure.num_public:
-        raise ValueError(
-            f"a server must have a design without public inputs, got {structure.num_public}: it has no intake for "
-            f"them; run the centre in Python, with FusionCentre.receive_inputs, or train without public"
-        )

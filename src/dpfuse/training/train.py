@@ -211,7 +211,9 @@ def train_pairs(
     used |= {"ppo": ppo.to_dict()} if method == "ppo" else {}
     used |= {"epoch_s": epoch_s} if epoch_s is not None else {}
     if training.labels is not None:
-        used["labels"] = {"state": list(training.labels.state), "channels": list(training.labels.values)}
+        names = training.labels
+        used["labels"] = {name: list(own) for name, own in (("state", names.state), ("channels", names.values))}
+        used["labels"] |= {"public": list(names.public)} if names.public else {}
     prior = np.square((evenly.state - scaling[2]) / scaling[3]).mean((0, 1))
     used["prior_mse"] = float(np.mean(prior * variance))
     _warn_of_failures(pairs, fitted.best.mean(1) / prior.mean())

@@ -8,9 +8,9 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 from dpfuse._logs import fields, log_options
 from dpfuse.centre.centre import FusionCentre
 from dpfuse.centre.clock import Ticker
+from dpfuse.centre.computed_inputs import ComputedInputs
 from dpfuse.errors import DpfuseError, LedgerMismatch
 from dpfuse.ledger import Ledger, public_rows
 from dpfuse.ledger.reader import check_tip, design_fingerprints
-from dpfuse.policy.recordings import refuse_public_inputs
 from dpfuse.public.connections import ByIdentity, ConnectionLimits, LogSeldom, limited_protocol, raise_limits
 from dpfuse.public.feed import Feed
 from dpfuse.public.hub import Hub
@@ -107,6 +107,8 @@ class CentreOptions:
         is_replay: the data is simulated or public, so the page may show truth, latency and number of reports.
         labels: the page's name for each coordinate of the state.
         attributes: fixed public numbers of each sensor, for a design that reads them.
+        inputs: constants, and inputs that follow from the clock, see `ComputedInputs`.
+        utc_offset_s: what local time, which such inputs are made of, is ahead of UTC.
         signing_key: the file of the key that signs the releases; by default the ledger's name with `.signing-key`.
         tip: a public tip that the ledger must hold; None for no such check.
         witness: a file that gets every release message before any reader does; None for none.
@@ -121,6 +123,8 @@ class CentreOptions:
     is_replay: bool = False
     labels: Sequence[str] = ()
     attributes: SensorAttributes | None = None
+    inputs: Mapping[str, str | float] = field(default_factory=dict)
+    utc_offset_s: float = 0.0
     signing_key: Path | None = None
     tip: bytes | None = None
     witness: Path | None = None
@@ -147,7 +151,12 @@ def run_centre(
     Raises:
         LedgerRefused: the ledger could not be opened, or it failed later. Nothing was released after the failure.
     """
-    refuse_public_inputs(design.structure)
+    computed = ComputedInputs(design, options.inputs, options.utc_offset_s)
+    if missing := set(range(design.structure.num_public)) - set(computed.places):
+        raise ValueError(
+            f"inputs must have a value for each public input that the design reads, got none for number "
+            f"{', '.join(str(place + 1) for place in sorted(missing))}; give --input NAME=VALUE"
+        )
     sys.setswitchinterval(_SWITCH_S)
     logging.getLogger("asyncio").addFilter(LogSeldom())
     limits = raise_limits()
@@ -181,6 +190,7 @@ def run_centre(
             lambda published: prepare(hub.prepare(published)),
             operations,
         )
+        centre.compute_inputs(lambda step: computed.at(ticker.begins_at(step)))
         intake = Intake(centre, keys, ReplayNotes() if options.is_replay else None)
         if not is_checked:
             stack.callback(BackgroundCheck(book.path, errors.append).stop)
