@@ -68,14 +68,18 @@ def main() -> None:
 
 
 def detector_counts(recording: dpfuse.Trajectories) -> NDArray[np.float32]:
-    """The count of each 30 s at the step that ends them, NaN at all other steps, shape (N, K, 1)."""
+    """The count of each 30 s at the first step after them, NaN at all other steps, shape (N, K, 1).
+
+    That is the first row that a live centre could put it in: a row holds what came before its step began.
+    """
     every = round(COUNTED_S / recording.interval_s)
     first = recording.begins_stay & recording.present & (recording.measurements[..., 0] < NEAR_M)
     first[:, 0] = False  # those on the section when the recording begins
     passed = np.cumsum(first.sum(-1), axis=1)
     counts = np.full((*passed.shape, 1), np.nan, np.float32)
     ends = np.arange(every, recording.num_steps, every)
-    counts[:, ends, 0] = passed[:, ends] - passed[:, ends - every]
+    before = np.concatenate([np.zeros_like(passed[:, :1]), passed], axis=1)  # who passed before each step
+    counts[:, ends, 0] = before[:, ends] - before[:, ends - every]
     return counts
 
 

@@ -51,7 +51,7 @@ class Trajectories:
         attributes: fixed public numbers of each sensor, which its f reads: a `SensorAttributes`, or a mapping from ids
             to numbers, with an entry for every id.
         public: what everybody may know at each step, shape (N, K, n_p), such as a detector's count; g and E read it.
-            NaN where nothing new was published: the last value then holds, and gets older.
+            What comes during a step is of the next one. NaN where nothing is new: the last value then holds.
         public_age: the age of each public input in steps, `dpfuse.public_inputs.NEVER` before the first; by default 0
             where `public` is finite.
     """
@@ -322,7 +322,8 @@ class Trajectories:
             steps: length of the runs that are made; by default the one that keeps the most steps where each unbroken
                 part of a run gives one. A step of unknown state breaks a run.
             public: the columns of public inputs, equal in all rows of one time and in the same table as the state;
-                empty (null, NaN) where nothing new was published. `to_table` gives them back.
+                empty (null, NaN) where nothing new was published. A value counts from the step after its time on, as
+                in a live centre. `to_table` gives them back.
             quiet: print no summary.
         """
         from dpfuse.data.table import read_table

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import dpfuse
@@ -82,6 +83,26 @@ class TestCentre:
         np.testing.assert_allclose(inputs_of(centre.tick()[0]), [0.1, -1, 1, 1])
         centre.skip()
         np.testing.assert_allclose(inputs_of(centre.tick()[0]), [0.3, -1, 1, 3])
+
+    @pytest.mark.parametrize("resample", [None, "last"])
+    def test_training_reads_in_each_step_what_a_centre_has_at_that_moment(self, open_centre, design, resample):
+        """A table with the moments of publication, and a centre that is given each value at that moment."""
+        rng = np.random.default_rng(0)
+        moments = np.arange(20.0)
+        if resample is not None:
+            moments[1:] += rng.uniform(0, 0.9, 19)
+        shown = np.where(rng.random((20, 2)) < 0.4, rng.uniform(-1, 1, (20, 2)), np.nan)
+        columns = {"t": moments, "id": 0, "power": 1.0, "load": 1.0, "price": shown[:, 0], "rain": shown[:, 1]}
+        recording = dpfuse.Trajectories.from_table(
+            pd.DataFrame(columns), time="t", sensor="id", values="power", state="load", public=["price", "rain"],
+            interval_s=1, resample=resample, quiet=True,
+        )  # fmt: skip
+        centre = open_centre(design)
+        for number, values in enumerate(shown, 1):
+            centre.follow_clock(lambda now=number: now)
+            centre.receive_inputs("main", number + 1, values.tolist())
+            held = np.concatenate([recording.public[0, number - 1], recording.public_age[0, number - 1]])
+            np.testing.assert_array_equal(inputs_of(centre.tick()[0]), held.astype(np.float32))
 
     @pytest.mark.parametrize(
         "message",

@@ -207,8 +207,8 @@ class TestTableCommand:
         assert run("table", tmp_path / "a.csv", *options).exit_code == 0
         data = dpfuse.Trajectories.load(tmp_path / "saved")
         assert data.public.shape == (1, 200, 2) and data.labels.public == ("count", "rain")
-        assert np.isnan(data.public[0, :100, 0]).all() and (data.public[0, 100:, 0] == 7.5).all()
-        np.testing.assert_array_equal(data.public[0, :, 1], np.arange(200) / 4)
+        assert np.isnan(data.public[0, :101, 0]).all() and (data.public[0, 101:, 0] == 7.5).all()
+        np.testing.assert_array_equal(data.public[0, 1:, 1], np.arange(199) / 4)
 
     @pytest.mark.parametrize(
         ("change", "code", "message"),

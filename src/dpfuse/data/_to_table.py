@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dpfuse import _check
-from dpfuse._arrays import Integers
+from dpfuse._arrays import Floats32, Integers
 from dpfuse._extras import requires_extra
 from dpfuse._labels import Id, Labels
 from dpfuse.data._columns import NS
@@ -19,7 +19,10 @@ Backend = Literal["pyarrow", "pandas", "polars"]
 
 
 def to_table(data: Trajectories, kind: Kind = "reports", backend: Backend = "pyarrow") -> Any:
-    """The recording as a table; arguments as in `Trajectories.to_table`."""
+    """The recording as a table; arguments as in `Trajectories.to_table`.
+
+    A public input is in the row of the step during which it was published; one from before a run has no row.
+    """
     _check.is_one_of("kind", kind, ("reports", "states"))
     with requires_extra("data", "a table"):
         import narwhals as nw
@@ -41,9 +44,7 @@ def to_table(data: Trajectories, kind: Kind = "reports", backend: Backend = "pya
         columns |= dict(zip(labels.values, data.measurements[run, step, slot].T, strict=True))
     columns |= dict(zip(labels.state, data.state[run, step].T, strict=True))
     if data.public is not None:
-        # A value that holds from an earlier step is not written: read again, it would count as published here.
-        is_new = np.asarray(data.public_age)[run, step] == 0
-        given = np.where(is_new, data.public[run, step], np.float32(np.nan))
+        given = _published(data)[run, step]
         own = tuple(f"public_{i}" for i in range(given.shape[-1]))
         names = labels.public if len(labels.public) == len(own) else own  # they may have been added since
         columns |= dict(zip(names, given.T, strict=True))
@@ -52,6 +53,16 @@ def to_table(data: Trajectories, kind: Kind = "reports", backend: Backend = "pya
         moment = nw.col(labels.time).dt.replace_time_zone("UTC").dt.convert_time_zone(labels.time_zone)
         frame = frame.with_columns(moment)
     return frame.to_native()
+
+
+def _published(data: Trajectories) -> Floats32:
+    """The public inputs that were published during each step: those that are new at the next one, NaN where none is."""
+    assert data.public is not None
+    new = np.where(np.asarray(data.public_age) == 0, data.public, np.float32(np.nan))
+    number = {origin: run for run, origin in enumerate(data.origins)}
+    after = [number.get(origin._replace(start=origin.start + data.num_steps)) for origin in data.origins]
+    first = [np.full_like(new[0, 0], np.nan) if run is None else new[run, 0] for run in after]
+    return np.concatenate([new[:, 1:], np.stack(first)[:, None]], axis=1)
 
 
 def _default(data: Trajectories) -> Labels:

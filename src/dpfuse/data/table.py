@@ -5,7 +5,8 @@ Rows may come in any order, twice, and with gaps. What is done about each is fix
 - A row that repeats a run, sensor and time is left out: the first one counts, as in a live centre.
 - A row that lacks some of its values is a report without these channels; one that lacks all is no report.
 - A step at which the state is unknown ends a run, and the next known one begins another: no state is made up.
-- A public input holds until the next one of its run is published, also across steps that are in no run that is made.
+- A public input counts from the step after its own on, as in a live centre, and holds until that of the next one of its
+  run, also across steps that are in no run that is made.
 - All runs of a `Trajectories` have one length. By default it is the one that keeps the most steps where each unbroken
   part of a run gives one piece. Longer parts give several pieces, and shorter ones are left out.
 """
@@ -264,7 +265,10 @@ def _build(reports: Merged, known: _Known, pieces: Pieces, grid: TimeGrid, label
 
 
 def _held_inputs(published: Sequence[_Known], pieces: Pieces, grid: TimeGrid) -> dict[str, Any]:
-    """The last value of each public input at each step and its age, as fields of `Trajectories`."""
+    """The last value of each public input at each step and its age, as fields of `Trajectories`.
+
+    What was published during a step is of the next one: a row holds only what came before its step began.
+    """
     if not published:
         return {}
     steps = pieces.start[:, None] + np.arange(pieces.num_steps)
@@ -273,10 +277,10 @@ def _held_inputs(published: Sequence[_Known], pieces: Pieces, grid: TimeGrid) ->
     for j, own in enumerate(published):
         if not len(own.step):
             continue
-        last = np.searchsorted(own.step, steps, side="right") - 1
+        last = np.searchsorted(own.step, steps) - 1
         is_known = (last >= 0) & (own.step[last] >= begin)
         values[..., j] = np.where(is_known, own.values[last], np.nan)
-        ages[..., j] = np.where(is_known, np.minimum(steps - own.step[last], NEVER), NEVER)
+        ages[..., j] = np.where(is_known, np.minimum(steps - own.step[last] - 1, NEVER), NEVER)
     return {"public": values.astype(np.float32), "public_age": ages}
 
 
