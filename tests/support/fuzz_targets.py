@@ -126,7 +126,7 @@ def message(folder):
 def mqtt(folder):
     """Topic and payload of a message from the broker."""
     with rig(folder) as live:
-        bridge = Bridge(live.intake, live.hub, lambda: [("centre", "password")], "127.0.0.1", 1)
+        bridge = Bridge(live.intake, live.hub, live.watch, lambda: [("centre", "password")], "127.0.0.1", 1)
 
         def check(data):
             topic, _, payload = data.partition(b"\0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
+from functools import partial
 
 from paho.mqtt import client as paho
 
@@ -12,7 +13,7 @@ from dpfuse.wire.broker import CENTRE, ESTIMATOR
 from dpfuse.wire.intake import Intake
 from dpfuse.wire.keys import Keys
 from dpfuse.wire.mqtt import Bridge
-from support.wire import SECRET, wait_for
+from support.wire import SECRET, Watch, wait_for
 
 KEYS = Keys.from_secret(SECRET)
 SENSORS = (7, 8)
@@ -66,11 +67,12 @@ def send(one, topic, payload, **options):
     wait_for(lambda: len(one.answers) > before)
 
 
-def make_bridge(centre, hub, port, **options):
+def make_bridge(centre, hub, port, ticker=None, **options):
     """A bridge that reconnects and stops within a moment."""
     wait = hub.wait
     hub.wait = lambda number, timeout_s: wait(number, min(timeout_s, 0.05))
-    bridge = Bridge(Intake(centre, KEYS), hub, lambda: KEYS.accounts(CENTRE), "127.0.0.1", port, **options)
+    accounts = partial(KEYS.accounts, CENTRE)
+    bridge = Bridge(Intake(centre, KEYS), hub, ticker or Watch(centre, hub), accounts, "127.0.0.1", port, **options)
     bridge._client.reconnect_delay_set(0.05, 0.1)
     return bridge
 

@@ -173,7 +173,7 @@ def test_reports_of_any_shape_over_http_leak_nothing(live, log, num_cases):
 
 @pytest.mark.parametrize("num_cases", SCALES)
 def test_payloads_of_any_shape_over_mqtt_leak_nothing(live, log, num_cases):
-    bridge = Bridge(live.intake, live.hub, lambda: [("centre", "password")], "127.0.0.1", 1)
+    bridge = Bridge(live.intake, live.hub, live.watch, lambda: [("centre", "password")], "127.0.0.1", 1)
     topics = (
         st.sampled_from(["dpfuse/main/reports/7.1.0", "dpfuse/main/reports/8.1.0", "dpfuse/other/reports/7.1.0"])
         | st.text()

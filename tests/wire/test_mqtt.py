@@ -6,6 +6,7 @@ import json
 import re
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
@@ -14,6 +15,7 @@ from paho.mqtt.properties import Properties
 from dpfuse.ledger import public_rows
 from dpfuse.public.hub import Hub
 from dpfuse.replay.transports import OverMQTT
+from dpfuse.wire import mqtt as mqtt_module
 from dpfuse.wire.broker import ESTIMATOR, write_broker
 from dpfuse.wire.key_file import KeyFile
 from dpfuse.wire.keys import Keys
@@ -54,7 +56,7 @@ def test_a_report_with_a_false_key_stream_or_mac_is_dropped_and_the_next_one_cou
 
 def test_a_replay_counts_reports_over_mqtt(tmp_path):
     with rig(tmp_path, replay=True) as live:
-        bridge = Bridge(live.intake, live.hub, lambda: [("centre", "password")], "127.0.0.1", 1)
+        bridge = Bridge(live.intake, live.hub, live.watch, lambda: [("centre", "password")], "127.0.0.1", 1)
         for topic, payload in [report(7), report(8), report(8, stream="other"), ("dpfuse/main/reports/9.1.0", "{}")]:
             bridge.receive(topic, payload.encode())
         assert live.intake.notes.num_reports == {("main", 1): 2}
@@ -88,11 +90,34 @@ def test_a_report_is_acknowledged_after_the_centre_has_it(broker):
         wait_for(lambda: bridge.is_connected)
         send(seven, *report(7))
         assert dead.wait(PATIENCE_S)
+        bridge._client.loop_stop()  # without a goodbye to the broker
         bridge._client._sock_close()  # as the kernel does for a process that died
         with bridged(broker, second, hub):
             wait_for(lambda: second.got)
         bridge.stop()
     assert second.got == [("main", 7, 1, [0.5, -0.5])]
+
+
+def test_reports_wait_around_the_moment_of_a_release_and_the_release_does_not(broker, tmp_path, monkeypatch):
+    """As over HTTP. Else the work on reports could hold the release up, and its time would show that they came."""
+    waited, may_go = [], threading.Event()
+    slow = SimpleNamespace(sleep=lambda seconds: (waited.append(seconds), may_go.wait(PATIENCE_S)))
+    monkeypatch.setattr(mqtt_module, "time", slow)
+    with rig(tmp_path) as live, estimator(broker, "dpfuse/main/releases") as reader, sensor(broker, 7) as seven:
+        closes_in_s = (0.002 - 0.1) % 0.2
+        live.watch.clock = lambda: {"closes_in_s": closes_in_s, "delay_s": 0.1, "interval_s": 0.2}
+        with bridged(broker, live.centre, live.hub, ticker=live.watch) as bridge:
+            send(seven, *report(7))
+            wait_for(lambda: waited)
+            live.tick()
+            wait_for(lambda: reader.got)
+            assert waited == [pytest.approx(0.005)] and bridge._intake.counts["taken"] == 0
+            closes_in_s = 0.05  # the release has left
+            may_go.set()
+            wait_for(lambda: bridge._intake.counts["taken"] == 1)
+            send(seven, *report(7))
+            wait_for(lambda: bridge._intake.counts["taken"] == 2)
+    assert len(waited) == 1
 
 
 @pytest.mark.slow

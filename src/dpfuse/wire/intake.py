@@ -59,14 +59,14 @@ class Holder(NamedTuple):
 class Intake:
     """Reads reports, checks whose they are and hands them to the centre, each by itself.
 
-    A transport hands over lines and sends its own kind of answer. A transport with a thread of its own calls `accept`.
-    One on an event loop calls `accept_stream`.
+    A transport hands over lines and sends its own kind of answer. A transport with a thread of its own waits for
+    `quiet_time_s` and calls `accept`. One on an event loop calls `accept_stream`.
 
     **Guarantees**
         - What becomes of a line depends on that line and the keys alone: no other line, and no number of lines, changes
           it.
-        - Releases leave in other threads, which the work on reports could hold up. So `accept_stream` takes lines in
-          small parts and starts no part just before the moment of a release, which is public: the time of a release
+        - Releases leave in other threads, which the work on reports could hold up. So transports hand over lines in
+          small parts and start no part just before the moment of a release, which is public: the time of a release
           does not show how many reports came.
 
     Args:
@@ -152,7 +152,12 @@ def split_parts(lines: list[bytes]) -> Iterator[list[bytes]]:
 
 async def wait_for_release(ticker: Ticker) -> None:
     """Let other tasks run; if a release is due within a moment, wait until it has left."""
+    await asyncio.sleep(quiet_time_s(ticker))
+
+
+def quiet_time_s(ticker: Ticker) -> float:
+    """How long work on reports has to wait for a release that is due within a moment; 0 if none is."""
     clock = ticker.clock()
     due_in_s = (clock["closes_in_s"] + clock["delay_s"]) % clock["interval_s"]
     quiet_s = min(_QUIET_S, _QUIET_SHARE * clock["interval_s"])
-    await asyncio.sleep(due_in_s + quiet_s if due_in_s < quiet_s else 0)
+    return due_in_s + quiet_s if due_in_s < quiet_s else 0.0

@@ -7,12 +7,15 @@ import logging
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from dpfuse._extras import requires_extra
 from dpfuse.errors import DpfuseError
 from dpfuse.wire.broker import MAX_INFLIGHT, SESSION_S
+from dpfuse.wire.intake import quiet_time_s
 
 with requires_extra("live", "serving over MQTT"):
     from paho.mqtt import client as paho
@@ -22,6 +25,7 @@ with requires_extra("live", "serving over MQTT"):
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
 if TYPE_CHECKING:
+    from dpfuse.centre.clock import Ticker
     from dpfuse.public.hub import Hub
     from dpfuse.wire.intake import Intake
     from dpfuse.wire.keys import BrokerAccount
@@ -38,6 +42,8 @@ class Bridge:
 
     **Guarantees**
         - A report is acknowledged after the intake has taken it. The acknowledgement does not depend on its content.
+        - As over HTTP, no report is handed to the intake just before the moment of a release. Reports wait in a queue
+          of at most `MAX_INFLIGHT`: the broker sends no more until some are acknowledged.
         - A broker that is away, slow or killed delays neither the centre nor a client over HTTP. When it is back, the
           bridge publishes what it missed, the same bytes, and the last release of each stream is retained again.
         - After a restart the bridge publishes the last releases once more. A reader recognises them by their step.
@@ -54,13 +60,14 @@ class Bridge:
         self,
         intake: Intake,
         hub: Hub,
+        ticker: Ticker,
         accounts: Callable[[], Sequence[BrokerAccount]],
         host: str,
         port: int,
         *,
         ca: str | None = None,
     ) -> None:
-        self._intake, self._hub = intake, hub
+        self._intake, self._hub, self._ticker = intake, hub, ticker
         self._accounts, self._num_refused = accounts, 0
         self._next_step = {stream: max(hub.last_step(stream) - _REPEATED_STEPS + 1, 1) for stream in hub.streams}
         self._is_connected, self._is_stopped = threading.Event(), False
@@ -70,6 +77,9 @@ class Bridge:
         self._client = self._make_client(ca)
         self._client.connect_async(host, port, keepalive=20, clean_start=False, properties=_properties())
         self._publisher = threading.Thread(target=self._publish_all, name="dpfuse-mqtt", daemon=True)
+        # The client's own thread also sends releases, so it may not wait for them.
+        self._arrived: SimpleQueue[paho.MQTTMessage | None] = SimpleQueue()
+        self._taker = threading.Thread(target=self._take_all, name="dpfuse-mqtt-reports", daemon=True)
 
     @property
     def is_connected(self) -> bool:
@@ -79,11 +89,14 @@ class Bridge:
         """Connect as soon as the broker answers, and again whenever the connection is lost."""
         self._client.loop_start()
         self._publisher.start()
+        self._taker.start()
 
     def stop(self) -> None:
         self._is_stopped = True
         self._is_connected.set()  # the publisher wakes up and sees that it is over
         self._publisher.join(5)
+        self._arrived.put(None)
+        self._taker.join(5)
         self._client.disconnect()
         self._client.loop_stop()
 
@@ -151,12 +164,20 @@ class Bridge:
             _log.warning("%s", text)
             self._logged.add(kind)
 
-    def _on_message(self, client: paho.Client, _: Any, message: paho.MQTTMessage) -> None:
-        try:
-            self.receive(message.topic, bytes(message.payload))
-        except Exception as error:  # its text may hold a private value
-            _log.error("%s while a report was taken", type(error).__name__)
-        client.ack(message.mid, message.qos)
+    def _on_message(self, _: paho.Client, __: Any, message: paho.MQTTMessage) -> None:
+        self._arrived.put(message)
+
+    def _take_all(self) -> None:
+        """Hand to the intake what has arrived, except around the moment of a release; until the bridge is stopped."""
+        while (message := self._arrived.get()) is not None:
+            if (wait_s := quiet_time_s(self._ticker)) > 0:
+                time.sleep(wait_s)
+            try:
+                self.receive(message.topic, bytes(message.payload))
+            except Exception as error:  # its text may hold a private value
+                _log.error("%s while a report was taken", type(error).__name__)
+            # If the connection was lost meanwhile, this leads to nothing: the broker sends the report again.
+            self._client.ack(message.mid, message.qos)
 
     def _publish_all(self) -> None:
         """Publish what the hub has and the broker has not: until the bridge is stopped, and once after that."""

@@ -204,7 +204,7 @@ def run_centre(
         stack.callback(door.start().stop)
         relay = None if reading is None else _start_relay(stack, endpoints, reading, door)
         if broker is not None:
-            parts.bridge = _start_bridge(stack, endpoints, broker, intake, hub, keys)
+            parts.bridge = _start_bridge(stack, endpoints, broker, intake, hub, ticker, keys)
         stack.callback(hub.close)
         ticker.start()
         stack.callback(ticker.stop)
@@ -287,13 +287,19 @@ def _start_relay(stack: ExitStack, endpoints: Endpoints, reading: socket.socket,
 
 
 def _start_bridge(
-    stack: ExitStack, endpoints: Endpoints, broker: tuple[str, int], intake: Intake, hub: Hub, keys: Keys
+    stack: ExitStack,
+    endpoints: Endpoints,
+    broker: tuple[str, int],
+    intake: Intake,
+    hub: Hub,
+    ticker: Ticker,
+    keys: Keys,
 ) -> Bridge:
     from dpfuse.wire.broker import CENTRE
     from dpfuse.wire.mqtt import Bridge
 
     ca = None if endpoints.mqtt_ca is None else str(endpoints.mqtt_ca)
-    bridge = Bridge(intake, hub, partial(keys.accounts, CENTRE), *broker, ca=ca)
+    bridge = Bridge(intake, hub, ticker, partial(keys.accounts, CENTRE), *broker, ca=ca)
     bridge.start()
     stack.callback(bridge.stop)
     return bridge
