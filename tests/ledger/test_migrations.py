@@ -1,4 +1,4 @@
-"""A ledger of version 7 becomes one of version 8: all that it holds stays, and a kill leaves one or the other."""
+"""A ledger of version 7 or 8 becomes one of version 9: all that it holds stays, and a kill leaves one or the other."""
 
 from __future__ import annotations
 
@@ -13,23 +13,36 @@ from pathlib import Path
 import pytest
 
 from dpfuse.errors import LedgerMismatch, LedgerRefused
-from dpfuse.ledger import Ledger, backup, public_rows, restore, verify
+from dpfuse.ledger import Ledger, public_rows, restore, verify
 from dpfuse.ledger.head import head_path, read_head
 from dpfuse.ledger.reader import check_tip
 from support.ledger_contract import entry, make_ledger_design, spent
 
-STORED = Path(__file__).parent / "version7"
+STORED = Path(__file__).parent
 DESIGN = make_ledger_design("individual")
 
 
-@pytest.fixture
-def path(tmp_path):
-    """The stored ledger, as a kill left it."""
-    path = tmp_path / "ledger.db"
+def put_stored(version, path):
+    """The stored ledger of that version, as a kill left it."""
     path.touch(0o600)
-    edit(path, (STORED / "individual.sql").read_text())
-    shutil.copy(STORED / "individual.head", head_path(path))
+    edit(path, (STORED / f"version{version}" / "individual.sql").read_text())
+    shutil.copy(STORED / f"version{version}" / "individual.head", head_path(path))
     return path
+
+
+@pytest.fixture(params=[7, 8])
+def version(request):
+    return request.param
+
+
+@pytest.fixture
+def path(version, tmp_path):
+    return put_stored(version, tmp_path / "ledger.db")
+
+
+@pytest.fixture
+def path_of_7(tmp_path):
+    return put_stored(7, tmp_path / "ledger.db")
 
 
 def edit(path, statements):
@@ -46,7 +59,7 @@ def version_of(path):
     return rows_of(path, "pragma_user_version", "user_version, 0")[0][0]
 
 
-def test_rows_debits_accounts_and_both_chains_of_a_ledger_of_version_7_stay(path):
+def test_rows_debits_accounts_and_both_chains_of_an_earlier_ledger_stay(path):
     columns = "step, stream, release, fusion_weight, cost, budget_left, design, period, hash, commit_number"
     tables = "commits", "events", "streams", "signatures", "seals"
     before, others = rows_of(path, columns=columns), {table: rows_of(path, table) for table in tables}
@@ -57,7 +70,7 @@ def test_rows_debits_accounts_and_both_chains_of_a_ledger_of_version_7_stay(path
         assert ledger.last_step("north") == 8
         [row] = ledger.commit([entry(ledger, 9)])  # it goes on
         assert row.inputs is None
-    assert version_of(path) == 8
+    assert version_of(path) == 9
     assert rows_of(path, columns=columns)[: len(before)] == before
     assert all(set(others[table]) <= set(rows_of(path, table)) for table in ("commits", "events", "seals"))
     found = verify(path)
@@ -77,10 +90,11 @@ def _paid(path, sensor):
 
 
 @pytest.mark.parametrize("read", [verify, lambda path: list(public_rows(path))])
-def test_those_who_only_read_a_ledger_of_version_7_are_told_what_to_do(path, read):
-    with pytest.raises(LedgerMismatch, match="has ledger version 7, this dpfuse reads 8; start its centre once with"):
+def test_those_who_only_read_an_earlier_ledger_are_told_what_to_do(path, version, read):
+    told = f"has ledger version {version}, this dpfuse reads 9; start its centre once with"
+    with pytest.raises(LedgerMismatch, match=told):
         read(path)
-    assert version_of(path) == 7
+    assert version_of(path) == version
 
 
 @pytest.mark.parametrize(
@@ -95,38 +109,41 @@ def test_those_who_only_read_a_ledger_of_version_7_are_told_what_to_do(path, rea
         "DELETE FROM debits",
     ],
 )
-def test_a_ledger_of_version_7_that_was_changed_is_refused_and_stays_as_it_is(path, change):
+def test_an_earlier_ledger_that_was_changed_is_refused_and_stays_as_it_is(path, version, change):
     edit(path, change)
     before = path.read_bytes()
     with pytest.raises(LedgerRefused):
         Ledger.open(path, DESIGN)
-    assert version_of(path) == 7 and path.read_bytes()[100:] == before[100:]
+    assert version_of(path) == version and path.read_bytes()[100:] == before[100:]
 
 
-def test_a_ledger_of_version_7_behind_its_head_file_is_refused(path):
+def test_an_earlier_ledger_behind_its_head_file_is_refused(path, version):
     head = read_head(head_path(path))
     head_path(path).write_bytes(head._replace(number=head.number + 1).to_line())
     with pytest.raises(LedgerRefused, match="head file"):
         Ledger.open(path, DESIGN)
-    assert version_of(path) == 7
+    assert version_of(path) == version
 
 
-def test_a_ledger_of_version_7_with_a_bank_is_refused_with_the_reason(path):
+def test_a_ledger_of_version_7_with_a_bank_is_refused_with_the_reason(path_of_7):
     edit(
-        path,
+        path_of_7,
         """DROP TRIGGER events_UPDATE;
         UPDATE events SET content = json_set(content, '$.bank_id', 'b') WHERE commit_number = 0""",
     )
     with pytest.raises(
         LedgerMismatch, match="and a bank, whose slices that version does not seal; go on with the dpfuse"
     ):
-        Ledger.open(path, DESIGN)
-    assert version_of(path) == 7
+        Ledger.open(path_of_7, DESIGN)
+    assert version_of(path_of_7) == 7
 
 
 # Each is a moment of the transaction, by the statement that comes next.
-@pytest.mark.parametrize("statement", ["DROP TRIGGER", "INSERT INTO releases", "DROP TABLE", "COMMIT", "AFTER"])
-def test_a_kill_in_the_middle_leaves_a_ledger_that_the_next_writer_opens(path, statement):
+@pytest.mark.parametrize(
+    "statement", ["DROP TRIGGER", "INSERT INTO releases", "DROP TABLE", "CREATE INDEX", "COMMIT", "AFTER"]
+)
+def test_a_kill_in_the_middle_leaves_a_ledger_that_the_next_writer_opens(path_of_7, statement):
+    path = path_of_7
     kill = f"""
 import os, signal
 from pathlib import Path
@@ -149,19 +166,17 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
     before = rows_of(path, columns="step, stream, hash")
     assert subprocess.run([sys.executable, "-c", kill]).returncode == -signal.SIGKILL
-    assert version_of(path) == (8 if statement == "AFTER" else 7)
+    assert version_of(path) == (9 if statement == "AFTER" else 7)
     with Ledger.open(path, DESIGN) as ledger:
         assert ledger.last_step("north") == 8
-    assert version_of(path) == 8 and rows_of(path, columns="step, stream, hash") == before
+    assert version_of(path) == 9 and rows_of(path, columns="step, stream, hash") == before
     verify(path)
 
 
-def test_a_backup_of_version_7_is_restored_as_version_8(path, tmp_path):
+def test_a_backup_of_an_earlier_version_is_restored_as_one_of_this_version(path, version, tmp_path):
     Ledger.open(path, DESIGN).close()
-    backup(path, tmp_path / "new.backup")
-    # A backup is a ledger without a head file, and sealed debits only.
-    copy = tmp_path / "old.backup"
-    copy.touch(0o600)
-    edit(copy, (STORED / "individual.sql").read_text())
+    # A backup is a ledger without a head file.
+    copy = put_stored(version, tmp_path / "old.backup")
+    head_path(copy).unlink()
     found, _ = restore(copy, tmp_path / "restored.db", last_step=8)
-    assert version_of(tmp_path / "restored.db") == 8 and found.num_commits == verify(path).num_commits + 1
+    assert version_of(tmp_path / "restored.db") == 9 and found.num_commits == verify(path).num_commits + 1

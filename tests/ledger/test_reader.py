@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -197,6 +198,26 @@ class TestChangedFiles:
         with pytest.raises(LedgerRefused, match="step 5 of stream 'north' was changed"):
             Ledger.open(path, design, is_full_check=is_full_check)
 
+    def test_a_restart_searches_for_what_is_new_and_scans_no_table_of_rows(self, closed_ledger, monkeypatch):
+        path, design = closed_ledger
+        statements = set()
+
+        def trace(connection):
+            connection.exec_trace = lambda _, statement, values: not statements.add((statement, values))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(apsw, "connection_hooks", [trace])
+            Ledger.open(path, design, is_full_check=False).close()
+        with contextlib.closing(apsw.Connection(str(path))) as connection:
+            plans = [
+                step
+                for statement, values in statements
+                if statement.startswith("SELECT")
+                for *_, step in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
+            ]
+        assert any("SEARCH releases" in step for step in plans)
+        assert not [step for step in plans if re.search("SCAN (releases|commits)$", step)]
+
     @pytest.mark.parametrize("size", [0, 50, 4096, -4096])
     def test_a_truncated_file_is_refused(self, closed_ledger, size):
         path, design = closed_ledger
@@ -221,11 +242,11 @@ class TestChangedFiles:
         head_of(path).write_bytes(line)
         refused(path, design, "ledger.db.head is damaged")
 
-    @pytest.mark.parametrize("version", [5, 6, 9])
+    @pytest.mark.parametrize("version", [5, 6, 10])
     def test_a_ledger_of_an_older_or_newer_version_is_refused(self, closed_ledger, version):
         path, design = closed_ledger
         edit(path, f"PRAGMA user_version = {version}")
-        refused(path, design, f"has ledger version {version}, this dpfuse reads 8; use the dpfuse that wrote it")
+        refused(path, design, f"has ledger version {version}, this dpfuse reads 9; use the dpfuse that wrote it")
 
     def test_a_file_that_is_no_database_is_refused(self, closed_ledger):
         path, design = closed_ledger

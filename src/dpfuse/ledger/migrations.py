@@ -11,7 +11,7 @@ from dpfuse.ledger.head import Head
 from dpfuse.ledger.reader import check, head_of_copy
 from dpfuse.ledger.store import (
     SCHEMA_VERSION,
-    UPGRADED_VERSION,
+    UPGRADED_VERSIONS,
     check_schema,
     connect,
     read_terms,
@@ -23,30 +23,32 @@ from dpfuse.ledger.store import (
 if TYPE_CHECKING:
     from apsw import Connection
 
-# Version 8 has one more column in `releases`, for public inputs.
-_NEW_COLUMN = "    inputs BLOB,\n"
-_COLUMNS = "stream, step, release, fusion_weight, cost, budget_left, design, period, hash, commit_number"
+# What versions 8 and 9 added to the statements of `script`, as it was before and as it is now.
+_NEW_IN_8 = ("", "    inputs BLOB,\n")
+_NEW_IN_9 = ("", "CREATE INDEX releases_by_commit ON releases (commit_number, stream);\n")
+_COLUMNS_OF_7 = "stream, step, release, fusion_weight, cost, budget_left, design, period, hash, commit_number"
 
 
 def bring_up_to_date(path: Path, head: Head | None) -> None:
-    """Bring a ledger of version 7 to version 8 in one transaction; nothing happens to one of another version.
+    """Bring a ledger of version 7 or 8 to version 9 in one transaction; nothing happens to one of another version.
 
-    The caller holds the lock of the ledger's one writer. A kill at any moment leaves version 7 or 8. Accounts, rows and
-    both chains stay. Tables and triggers must be those of version 7 before, and the whole ledger is checked afterwards.
+    The caller holds the lock of the ledger's one writer. A kill at any moment leaves the old version or the new one.
+    Accounts, rows and both chains stay. Tables and triggers must be those of the old version before, and the whole
+    ledger is checked afterwards.
 
     Args:
         head: the last commit that the ledger must hold; None for a backup, which has no head file.
 
     Raises:
         LedgerRefused: the ledger is not in order; it stays as it was.
-        LedgerMismatch: it has a bank, whose slices are sealed from version 8 on.
+        LedgerMismatch: it is of version 7 and has a bank, whose slices are sealed from version 8 on.
     """
     with closing(connect(path, version=None)) as connection:
-        if version_of(connection) != UPGRADED_VERSION:
+        if (version := version_of(connection)) not in UPGRADED_VERSIONS:
             return  # `connect` refuses what it cannot read
         connection.execute("BEGIN IMMEDIATE")
         try:
-            _replace_tables(connection, path)
+            _replace_schema(connection, path, version)
             check(connection, path, head or head_of_copy(connection, path))
             connection.execute("COMMIT")
         except BaseException:
@@ -55,25 +57,33 @@ def bring_up_to_date(path: Path, head: Head | None) -> None:
             raise
 
 
-def _replace_tables(connection: Connection, path: Path) -> None:
+def _replace_schema(connection: Connection, path: Path, version: int) -> None:
     first = read_terms(connection, path, 0)
-    if first.bank_id is not None:
+    if version == 7 and first.bank_id is not None:
         raise LedgerMismatch(
-            f"{path} has ledger version {UPGRADED_VERSION} and a bank, whose slices that version does not seal; go on "
-            f"with the dpfuse that wrote it: this one refuses its bank, too, and a new bank is for new sensors only"
+            f"{path} has ledger version 7 and a bank, whose slices that version does not seal; go on with the dpfuse "
+            f"that wrote it: this one refuses its bank, too, and a new bank is for new sensors only"
         )
-    current = script(first)
-    check_schema(connection, path, current.replace(_NEW_COLUMN, ""))
+    current = earlier = script(first)
+    for before, now in (_NEW_IN_9, *([_NEW_IN_8] if version == 7 else ())):
+        earlier = earlier.replace(now, before)
+    check_schema(connection, path, earlier)
     triggers: list[Any] = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()
     for (name,) in triggers:
         connection.execute(f"DROP TRIGGER {name}")
-    # The text of every table is compared with that of a new ledger, so the column cannot be added at the end.
-    connection.execute("ALTER TABLE releases RENAME TO earlier_releases")
-    made = {(kind, name): sql for kind, name, _, sql in schema_of(current)}
-    connection.execute(made["table", "releases"])
-    rows = f"SELECT {_COLUMNS} FROM earlier_releases ORDER BY step, stream"
-    connection.execute(f"INSERT INTO releases ({_COLUMNS}) {rows}")
-    connection.execute("DROP TABLE earlier_releases")
-    for statement in (sql for (kind, _), sql in made.items() if kind == "trigger"):
-        connection.execute(statement)
+    made = {(kind, name): sql for kind, name, _, sql in schema_of(current) if sql}
+    if version == 7:
+        _add_inputs(connection, made["table", "releases"])
+    lacking = made.keys() - set(connection.execute("SELECT type, name FROM sqlite_schema"))
+    for place in sorted(lacking, key=lambda place: ("table", "index", "trigger").index(place[0])):
+        connection.execute(made[place])
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _add_inputs(connection: Connection, table: str) -> None:
+    """Make the table of releases anew. Its text is compared with that of a new ledger, so no column is just added."""
+    connection.execute("ALTER TABLE releases RENAME TO earlier_releases")
+    connection.execute(table)
+    rows = f"SELECT {_COLUMNS_OF_7} FROM earlier_releases ORDER BY step, stream"
+    connection.execute(f"INSERT INTO releases ({_COLUMNS_OF_7}) {rows}")
+    connection.execute("DROP TABLE earlier_releases")

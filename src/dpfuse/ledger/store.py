@@ -20,8 +20,8 @@ from dpfuse.ledger.terms import Terms
 if TYPE_CHECKING:
     from apsw import Connection
 
-SCHEMA_VERSION = 8
-UPGRADED_VERSION = 7
+SCHEMA_VERSION = 9
+UPGRADED_VERSIONS = (7, 8)
 """What the writer brings to this version, see `dpfuse.ledger.migrations`."""
 _APPLICATION_ID = 0x64706675  # "dpfu"
 _WAIT_MS = 2000
@@ -48,6 +48,7 @@ CREATE TABLE releases (
     commit_number INTEGER NOT NULL,
     PRIMARY KEY (step, stream)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX releases_by_commit ON releases (commit_number, stream);
 CREATE TABLE accounts (
     number INTEGER PRIMARY KEY,
     sensor INTEGER NOT NULL CHECK (sensor >= 0),
@@ -211,7 +212,7 @@ def _check_version(connection: Connection, path: Path, expected: int) -> None:
         raise LedgerRefused(f"{path} is not a dpfuse ledger, or was cut short; put the right file back")
     if version != expected:
         remedy = "use the dpfuse that wrote it"
-        if version == UPGRADED_VERSION:
+        if version in UPGRADED_VERSIONS:
             remedy = f"start its centre once with this dpfuse, which brings it to {expected}"
         raise LedgerMismatch(f"{path} has ledger version {version}, this dpfuse reads {expected}; {remedy}")
 

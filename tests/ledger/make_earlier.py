@@ -1,6 +1,6 @@
-"""Write `individual.sql` and `individual.head`, a ledger of version 7, into the folder of this file.
+"""Write a ledger of the version of this dpfuse, `individual.sql` and `individual.head`, into `version8` or its like.
 
-Run as `PYTHONPATH=tests python tests/ledger/version7/make.py` with dpfuse of before version 8 (commit 9f9b19c). The
+Run as `PYTHONPATH=tests python tests/ledger/make_earlier.py` with the last dpfuse of a version, before it goes up. The
 ledger has accounts that are sealed and debits that are not, a retired stream, and signatures.
 """
 
@@ -36,7 +36,6 @@ def write(path: Path) -> None:
 
 
 def main() -> None:
-    here = Path(__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         write(path)
@@ -45,7 +44,8 @@ def main() -> None:
                 connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("application_id", "user_version")
             ]
             lines = [*connection.iterdump(), "PRAGMA application_id = {}; PRAGMA user_version = {};".format(*pragmas)]
-        assert pragmas[1] == 7, "use dpfuse of before version 8"
+        here = Path(__file__).parent / f"version{pragmas[1]}"
+        here.mkdir(exist_ok=True)
         (here / "individual.sql").write_text("\n".join(lines) + "\n")
         shutil.copy(head_path(path), here / "individual.head")
 
