@@ -17,12 +17,14 @@ from pathlib import Path
 import httpx
 
 import dpfuse
+from dpfuse.fleet import FleetReporter
 from dpfuse.fleet.plan import FleetPlan, ShardPlan
 from dpfuse.ledger import Ledger, public_rows, verify
 from dpfuse.wire.key_file import KeyFile
 from dpfuse.wire.keys import Keys
+from dpfuse.wire.messages import write_report
 from support.designs import make_design
-from support.wire import PATIENCE_S, lines_of, wait_for
+from support.wire import PATIENCE_S, wait_for
 
 BANK = "postgresql://bank@db/roads"
 SENSORS = range(12)
@@ -141,21 +143,17 @@ class MapSensors(threading.Thread):
         self.fleet, self._is_over = fleet, threading.Event()
 
     def run(self):
-        with httpx.Client(trust_env=False, timeout=2) as client:
+        with FleetReporter(f"http://127.0.0.1:{self.fleet.port}") as reporter:
             while not self._is_over.wait(INTERVAL_S / 2):
-                with suppress(httpx.HTTPError, KeyError, TypeError, AssertionError):
-                    for one in self.fleet.map()["streams"].values():
-                        self._report(client, one)
+                with suppress(TypeError, AssertionError):  # the fleet is away
+                    for stream in self.fleet.map()["streams"]:
+                        with suppress(ValueError):  # a new stream, which the reporter's map lacks
+                            reporter.send(stream, self._write)
 
-    def _report(self, client, one):
-        with suppress(httpx.HTTPError, TypeError):
-            step = client.get(f"{one['sensors']}/v1/clock").json()["step"]
-            keys = self.fleet.keys
-            reports = [
-                keys.issue(sensor).sign(one["stream"], step, [random.uniform(-1, 1), random.uniform(-1, 1)])
-                for sensor in SENSORS
-            ]
-            client.post(f"{one['sensors']}/v1/reports", **lines_of(*reports))
+    def _write(self, stream, step):
+        for sensor in SENSORS:
+            values = [random.uniform(-1, 1), random.uniform(-1, 1)]
+            yield write_report(self.fleet.keys.issue(sensor).sign(stream, step, values))
 
     def __enter__(self):
         self.start()

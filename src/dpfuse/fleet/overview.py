@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from dpfuse._extras import requires_extra
+from dpfuse.fleet.reporter import read_map
 from dpfuse.public.answers import answer, make_api
 from dpfuse.public.page import HEADERS
 from dpfuse.public.status import HEALTHS
-from dpfuse.remote.client import connection_errors, get_json, make_client
+from dpfuse.remote.client import connection_errors, make_client
 
 with requires_extra("live", "serving over HTTP"):
     from fastapi import FastAPI, Response
@@ -110,7 +111,7 @@ def fetch_map(url: str) -> dict[str, Any]:
     """
     try:
         with make_client(url) as client:
-            return dict(get_json(client, "/v1/map"))
+            return read_map(client)
     except connection_errors() as error:
         raise ConnectionError(f"no fleet answers at {url}; is it running?") from error
 
