@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
@@ -225,6 +226,16 @@ class TestTableCommand:
         result = run("table", tmp_path / "a.csv", *self.OPTIONS, "--save", tmp_path / "saved")
         assert result.exit_code == code and re.search(message, result.error)
         assert "4321" not in result.stderr and "fast" not in result.stderr and result.stderr.count("\n") == 1
+
+    @pytest.mark.parametrize("secret", [4321.25, -4321.25, ".432125e4", " 4321.25", '"4321.25"'])
+    @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+    def test_the_values_of_a_file_without_a_header_are_not_shown(self, run, tmp_path, name, secret):
+        (tmp_path / "a.csv").write_text(f"first,car,{secret},2.0,1.0\nsecond,car,1.0,2.0,1.0\n")
+        if name == "a.parquet":
+            pa.parquet.write_table(pa.csv.read_csv(tmp_path / "a.csv"), tmp_path / name)
+        result = run("table", tmp_path / name, *self.OPTIONS, "--save", tmp_path / "saved")
+        assert result.exit_code == 2 and "give it a line with names first" in result.error
+        assert "432" not in result.stderr + result.stdout
 
     def test_a_wrong_file_or_option_is_refused(self, run, rows, tmp_path):
         self.write(tmp_path / "a.csv", rows)

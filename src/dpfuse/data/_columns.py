@@ -58,9 +58,14 @@ def to_frame(table: Any, name: str) -> Any:
 def column(frame: Any, name: str, use: str) -> Any:
     """The column with this name."""
     if name not in frame.columns:
-        raise ValueError(
-            f"{use} must be a column of the table, got {name!r}; it has {', '.join(map(str, frame.columns))}"
+        # The first line of a file without a header holds values: they are not shown.
+        is_header = all(str(each)[:1].isalpha() or str(each)[:1] in ("", "_") for each in frame.columns)
+        known = (
+            f"it has {', '.join(map(str, frame.columns))}"
+            if is_header
+            else f"the names of its {len(frame.columns)} columns look like values; give it a line with names first"
         )
+        raise ValueError(f"{use} must be a column of the table, got {name!r}; {known}")
     return frame[name]
 
 
