@@ -11,7 +11,7 @@ import pytest
 from dpfuse.fleet import overview
 from support.wire import call
 
-_GOOD = {"health": "ok", "status": "running", "step": 5, "steps_behind": 0}
+_GOOD = {"health": "ok", "status": "running", "step": 5, "steps_behind": 0, "steps_missing": 0}
 
 
 def make_map(readers="http://127.0.0.1:1", version=1):

@@ -44,6 +44,17 @@ def hub(ledger):
     return Hub({"main": 3}, ledger.read)
 
 
+@given(st.sets(st.integers(4, 60)), st.integers(0, 70), st.integers(0, 70))
+def test_missing_steps_are_those_without_a_release_since_the_first_one_that_is_remembered(steps, start, end):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hub_module, "num_in_memory", lambda num_streams: 20)
+        hub, ledger = Hub({"main": 3}, iter), FakeLedger()
+    for step in sorted(steps):
+        hub.publish([ledger.commit(step)])
+    first = sorted(steps)[-21] + 1 if len(steps) > 20 else 4
+    assert hub.num_missing("main", start, end) == len(set(range(max(start, first), end)) - steps)
+
+
 def test_rows_committed_before_the_start_are_shown_at_once(hub):
     assert [message.step for message in hub.messages("main")] == [1, 2, 3]
     assert hub.last_step("main") == 3 and hub.recent("main") == []

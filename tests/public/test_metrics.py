@@ -32,18 +32,35 @@ class TestHealth:
                 live.tick()
                 answer = live.get("/healthz")
                 assert answer.status_code == 200
-                assert answer.json() == {"health": "ok", "status": "running", "step": step, "steps_behind": 0}
+                counts = {"step": step, "steps_behind": 0, "steps_missing": 0}
+                assert answer.json() == {"health": "ok", "status": "running", **counts}
 
     def test_a_centre_that_falls_behind_is_late(self, tmp_path):
         with rig(tmp_path) as live:
             live.tick()
-            # At 0.2 s a step, two seconds are ten of them.
+            # At 0.2 s a step, a tenth of twenty seconds are ten of them.
             for num_behind, status, code in [(10, "ok", 200), (11, "late", 503)]:
                 while live.centre.now < 2 + num_behind:
                     live.centre.skip()
                 answer = live.get("/healthz")
                 assert (answer.status_code, answer.json()["health"]) == (code, status)
-                assert answer.json()["steps_behind"] == num_behind
+                assert answer.json()["steps_behind"] == answer.json()["steps_missing"] == num_behind
+
+    def test_a_centre_that_skips_a_third_of_its_steps_is_late_until_it_has_released_enough(self, tmp_path):
+        with rig(tmp_path) as live:
+            seen = []
+            for _ in range(13):
+                live.tick()
+                live.centre.skip()
+                live.tick()  # so that it is never behind
+                answer = live.get("/readyz")
+                assert answer.json()["steps_behind"] == 0
+                seen.append((answer.status_code, answer.json()["health"], answer.json()["steps_missing"]))
+            assert seen == [(200, "ok", number) for number in range(1, 11)] + [(503, "late", n) for n in (11, 12, 13)]
+            while (missing := live.get("/healthz").json()["steps_missing"]) > 10:
+                live.tick()
+            assert live.get("/healthz").status_code == 200 and missing == 10
+            assert live.centre.now == 109  # a hundred steps after step 9: the third one that was skipped is step 8
 
     @pytest.mark.parametrize("status, code", [("over", 200), ("failed", 503), ("stopped", 503)])
     def test_a_centre_that_has_stopped_gives_the_reason(self, tmp_path, status, code):
@@ -57,7 +74,13 @@ class TestHealth:
         with rig(tmp_path, streams=("north", "south")) as live:
             live.tick()
             live.hub.publish([one for one in live.centre.tick() if one.row.stream == "north"])
-            assert live.get("/healthz").json() == {"health": "ok", "status": "running", "step": 1, "steps_behind": 1}
+            counts = {"step": 1, "steps_behind": 1, "steps_missing": 1}
+            assert live.get("/healthz").json() == {"health": "ok", "status": "running", **counts}
+
+    def test_the_relay_lives_while_releases_are_late(self, tmp_path):
+        with rig(tmp_path) as live:
+            live.watch.status = "failed"
+            assert live.get("/livez").status_code == 200 and live.get("/readyz").status_code == 503
 
 
 class TestMetrics:
@@ -102,28 +125,6 @@ class TestMetrics:
             assert found["dpfuse_step", ("stream", "main")] == 0
             assert not {name for name, *_ in found if "estimate" in name}
 
-
-def fixed_draws(mechanism, many, noise):
-    """In the place of noise: releases that do not depend on what was summed."""
-    rng = np.random.default_rng(len(many))
-    return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.fusion_weight, one.budget_left) for one in many]
-
-
-def what_is_seen(folder, design, sensors, **options):
-    """Everything that an observer gets in four steps with these sensors."""
-    folder.mkdir()
-    seen = []
-    with rig(folder, design, **options) as live, serving(live.app) as address:
-        for step in range(1, 5):
-            live.send(*(live.report(sensor, [0.1 * sensor, -0.4], step=step) for sensor in sensors))
-            live.tick()
-            with httpx.Client(trust_env=False) as client:
-                seen += [client.get(f"{address}/{path}").content for path in ("metrics", "healthz")]
-        with following(address, path="feed") as lines:
-            seen.append(json.dumps(events(lines, 5)).encode())
-        rows = [(one.row.step, one.row.release, one.row.fusion_weight) for one in live.hub.recent("main")]
-    return seen, rows
-
     def test_metrics_hold_time_and_bytes_of_releases_in_whole_seconds(self, tmp_path, monkeypatch):
         monkeypatch.setattr(feed_module, "wall_clock", lambda: 1_800_000_000.7)
         with rig(tmp_path) as live:
@@ -158,10 +159,27 @@ def what_is_seen(folder, design, sensors, **options):
             facts = live.get("/v1/guarantee").json()
             assert facts["labels"] == ["density [veh/km]"] and facts["channels"][1]["label"] == "lane"
 
-    def test_the_relay_lives_while_releases_are_late(self, tmp_path):
-        with rig(tmp_path) as live:
-            live.watch.status = "failed"
-            assert live.get("/livez").status_code == 200 and live.get("/readyz").status_code == 503
+
+def fixed_draws(mechanism, many, noise):
+    """In the place of noise: releases that do not depend on what was summed."""
+    rng = np.random.default_rng(len(many))
+    return [Release(rng.integers(-GRID, GRID, mechanism.dimension), one.fusion_weight, one.budget_left) for one in many]
+
+
+def what_is_seen(folder, design, sensors, **options):
+    """Everything that an observer gets in four steps with these sensors."""
+    folder.mkdir()
+    seen = []
+    with rig(folder, design, **options) as live, serving(live.app) as address:
+        for step in range(1, 5):
+            live.send(*(live.report(sensor, [0.1 * sensor, -0.4], step=step) for sensor in sensors))
+            live.tick()
+            with httpx.Client(trust_env=False) as client:
+                seen += [client.get(f"{address}/{path}").content for path in ("metrics", "healthz")]
+        with following(address, path="feed") as lines:
+            seen.append(json.dumps(events(lines, 5)).encode())
+        rows = [(one.row.step, one.row.release, one.row.fusion_weight) for one in live.hub.recent("main")]
+    return seen, rows
 
 
 class TestIndependenceOfSensors:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -118,6 +119,15 @@ class Hub:
         with self._changed:
             self._is_closed = True
             self._wake()
+
+    def num_missing(self, stream: str, start: int, end: int) -> int:
+        """How many steps from `start` to before `end` have no release, of those after the first one in memory."""
+        with self._changed:
+            start = max(start, self._first[stream])
+            first, last = (
+                bisect_left(self._recent[stream], step, key=lambda one: one.row.step) for step in (start, end)
+            )
+            return max(0, end - start - (last - first))
 
     def recent(self, stream: str, start: int = 1) -> list[Published]:
         """The releases in memory from step `start` on, with estimates; older ones may be missing."""

@@ -8,6 +8,7 @@ report is private. The number of visitors of the page is not shown either. The o
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ with requires_extra("live", "GET /metrics"):
 if TYPE_CHECKING:
     from dpfuse.public.feed import Feed
 
-# A centre is late if more than so many steps, and more than so many seconds of steps, are missing.
-_LATE_STEPS, _LATE_S = 5, 2.0
+# A centre is late if more than a tenth of the last so many steps, or seconds of steps if these are more, are missing.
+_RECENT_STEPS, _RECENT_S, _MISSING_SHARE = 50, 20.0, 0.1
 
 HEALTH = {
     "type": "object",
@@ -38,8 +39,9 @@ HEALTH = {
         "status": {"enum": list(STATUSES)},
         "step": {"type": "integer", "description": "the last released step of the slowest stream"},
         "steps_behind": {"type": "integer", "description": "steps that, by the clock, should have been released since"},
+        "steps_missing": {"type": "integer", "description": "recent steps without a release, of the worst stream"},
     },
-    "required": ["health", "status", "step", "steps_behind"],
+    "required": ["health", "status", "step", "steps_behind", "steps_missing"],
 }
 
 Clock = Callable[[], Mapping[str, Any]]
@@ -79,14 +81,20 @@ def metrics_router(feed: Feed, clock: Clock) -> APIRouter:
 
 
 def health_of(feed: Feed, clock: Mapping[str, Any]) -> dict[str, Any]:
-    """The centre's health, and the number of steps that the slowest stream is behind the clock."""
-    last = min(feed.hub.last_step(stream) for stream in feed.hub.streams)
-    num_behind = max(0, clock["step"] - 1 - last)
-    allowed = max(_LATE_STEPS, _LATE_S / feed.settings.interval_s)
+    """The centre's health, and the numbers of steps that its streams lack, by the clock; public.
+
+    A tenth of the recent steps may be missing, whether they were skipped one by one or have all yet to come.
+    """
+    hub, ended = feed.hub, clock["step"]
+    num_recent = max(_RECENT_STEPS, math.ceil(_RECENT_S / feed.settings.interval_s))
+    last = min(map(hub.last_step, hub.streams))
+    since = max(ended - num_recent, feed.first_step)
+    num_missing = max(hub.num_missing(stream, since, ended) for stream in hub.streams)
     status = health = feed.status
     if status == "running":
-        health = "ok" if num_behind <= allowed else "late"
-    return {"health": health, "status": status, "step": last, "steps_behind": num_behind}
+        health = "ok" if num_missing <= _MISSING_SHARE * num_recent else "late"
+    num_behind = max(0, ended - 1 - last)
+    return {"health": health, "status": status, "step": last, "steps_behind": num_behind, "steps_missing": num_missing}
 
 
 def is_healthy(health: Mapping[str, Any]) -> bool:

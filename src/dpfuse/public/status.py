@@ -8,4 +8,4 @@ TickerStatus = Literal["running", "over", "failed", "stopped"]
 """`over`: a finite design has made its last release. `failed`: an error stopped all releases."""
 STATUSES: tuple[TickerStatus, ...] = get_args(TickerStatus)
 HEALTHS = ("ok", "late", *(status for status in STATUSES if status != "running"))
-"""What `/healthz` calls a centre. `ok` and `late`: it runs, and its releases are on time or late."""
+"""What `/healthz` calls a centre. `ok` and `late`: it runs, and most steps are released, or too few are."""
