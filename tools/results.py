@@ -6,9 +6,9 @@
                "hardware": {...}, "versions": {...}, "note": null}],
      "results": {...}}
 
-A run whose part is null made all results, or all that no other run names. Runs from before this form have null where
-something is not known; instead of the commit that they ran at they have the one that added their numbers,
-`recorded_in`. A note says in what the numbers differ from what the command gives now.
+A run whose part is null made all results, or all that no other run names. Null stands where something is not known;
+a run whose commit is not in the history has instead the one that added its numbers, `recorded_in`. A note says in what
+the numbers differ from what the command gives now.
 """
 
 from __future__ import annotations

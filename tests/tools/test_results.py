@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 
 import pytest
 
@@ -59,10 +60,17 @@ class TestQuoting:
             quote.fill("<!-- results no such table -->\n<!-- /results -->\n")
 
 
+@pytest.fixture(scope="module")
+def history() -> set[str]:
+    """Every commit that led to this one."""
+    listed = subprocess.run(["git", "rev-list", "HEAD"], cwd=results.ROOT, capture_output=True, text=True, check=True)
+    return set(listed.stdout.split())
+
+
 @pytest.mark.results
 class TestStored:
     @files
-    def test_every_results_file_has_the_fields_of_its_runs(self, path):
+    def test_every_results_file_has_the_fields_of_its_runs(self, path, history):
         written = json.loads(path.read_text())
         assert set(written) == {"runs", "results"} and written["results"]
         parts = [run["part"] for run in written["runs"]]
@@ -73,6 +81,7 @@ class TestStored:
             assert run["command"]
             commit = run["commit"] or run["recorded_in"]
             assert re.fullmatch(r"[0-9a-f]{40}(-dirty)?", commit)
+            assert commit.removesuffix("-dirty") in history, "record on main: a rebased commit cannot be looked up"
 
     @files
     def test_every_results_file_is_written_in_the_common_form(self, path):
