@@ -14,7 +14,6 @@ from dpfuse.policy.recordings import check_recording
 from dpfuse.policy.rollout import close_loop, cut, draw_noise, encode_sensors, rollout
 from dpfuse.policy.step import estimate, init_public, observe
 from dpfuse.public_inputs import NEVER, clock_inputs, hold
-from dpfuse.wire.serve import run_centre
 from support.designs import BRIEF, SMALL, busy_data, make_design, make_guarantee
 
 
@@ -107,13 +106,10 @@ def test_a_design_without_them_does_not_read_them_and_is_what_it_was():
     check_recording(design.structure, with_public(data), "test")
 
 
-def test_a_recording_without_them_and_a_server_are_refused(tmp_path):
+def test_a_recording_without_them_is_refused(tmp_path):
     design = make_design(num_public=2)
     with pytest.raises(ValueError, match="test must have the 2 public inputs that the design reads, got 0"):
         dpfuse.evaluate(design, busy_data())
-    with pytest.raises(ValueError, match="a server must have a design without public inputs, got 2"):
-        run_centre(design, tmp_path / "ledger.db", None, None, None)
-    assert not (tmp_path / "ledger.db").exists()
     design.save(tmp_path / "design")
     assert dpfuse.load(tmp_path / "design").fingerprint == design.fingerprint
 

@@ -20,7 +20,7 @@ from dpfuse.public.listening import bind
 from dpfuse.remote.client import make_client
 from dpfuse.wire.key_file import KeyFile
 from dpfuse.wire.keys import Keys
-from dpfuse.wire.serve import Endpoints, _address
+from dpfuse.wire.serve import CentreOptions, Endpoints, _address, run_centre
 from support.certificates import Authority
 from support.designs import make_design
 from support.timing import can_be_told_apart, in_pairs
@@ -38,6 +38,13 @@ from support.wire import (
     unfinished,
     wait_for,
 )
+
+
+def test_a_public_input_without_a_value_is_refused_before_there_is_a_ledger(tmp_path):
+    design, options = make_design(num_public=2), CentreOptions(inputs={"1": 0.5}, is_new=True)
+    with pytest.raises(ValueError, match="public input that the design reads, got none for number 2; give --input"):
+        run_centre(design, tmp_path / "ledger.db", None, None, options)
+    assert not (tmp_path / "ledger.db").exists()
 
 
 @pytest.fixture(scope="module")
