@@ -9,13 +9,21 @@ from pathlib import Path
 import pytest
 
 import dpfuse
+from support import recordings
 from support.command import run_dpfuse
-from support.recordings import LAYOUTS, make_road, write_highd, write_i80, write_sumo_xml, write_us101
+from support.recordings import LAYOUTS, make_road
 
 PAGE = Path(__file__).parents[2] / "docs/recordings.md"
 COMMANDS = re.findall(r"^\$ dpfuse (data .*)$", PAGE.read_text(), re.M)
 # The roads of the other tests are shorter than the sections of the page.
-WRITERS = {"us101": write_us101, "i80": write_i80, "sumo": write_sumo_xml, "highd": write_highd}
+WRITERS = {
+    "us101": recordings.write_us101,
+    "i80": recordings.write_i80,
+    "lankershim": recordings.write_lankershim,
+    "peachtree": recordings.write_peachtree,
+    "sumo": recordings.write_sumo_xml,
+    "highd": recordings.write_highd,
+}
 
 
 def test_every_command_has_an_example():

@@ -10,11 +10,10 @@ import pytest
 import dpfuse
 from dpfuse import data
 from support.command import run_dpfuse
-from support.ngsim import FOOT_M, ORDER, SECTION, START_MS, ZONES, make_traffic, write_csv, write_text
+from support.ngsim import FOOT_M, SECTION, START_MS, STREET_ORDER, make_traffic, write_csv, write_text
 
 I80_MS = 1_113_433_200_000  # 16:00:00 on 13 April 2005
 LANKERSHIM_MS = 1_118_935_800_000  # 08:30:00 on 16 June 2005
-NAMES = [*ORDER[:14], *ZONES, *ORDER[14:]]
 
 
 def moved(rows, start_ms, **changes):
@@ -83,11 +82,9 @@ class TestStreets:
     @pytest.mark.parametrize("layout", ["csv", "text"])
     def test_each_direction_is_counted_by_itself(self, street, folder, layout):
         if layout == "csv":
-            write_csv(folder / "a.csv", street, names=NAMES, site="lankershim")
+            write_csv(folder / "a.csv", street, names=STREET_ORDER, site="lankershim")
         else:
-            (folder / "a.txt").write_text(
-                "".join(" ".join(str(each.get(name, "7.5")) for name in NAMES) + "\n" for each in street)
-            )
+            write_text(folder / "a.txt", street, names=STREET_ORDER)
         north, south = (data.read(folder, site="lankershim", direction=each) for each in ("north", "south"))
         assert north.num_vehicles == south.num_vehicles + 1
         # The two are mirror images: the section from 60 to 160 m is that from 100 to 200 m of the other direction.
@@ -101,12 +98,12 @@ class TestStreets:
         write_csv(folder / "a.csv", street, site="lankershim")
         with pytest.raises(dpfuse.FileRefused, match="line 1: the column direction is missing"):
             data.read(folder, site="lankershim")
-        write_csv(folder / "a.csv", [*street, street[0] | {"Direction": 9}], names=NAMES, site="lankershim")
+        write_csv(folder / "a.csv", [*street, street[0] | {"Direction": 9}], names=STREET_ORDER, site="lankershim")
         with pytest.raises(dpfuse.FileRefused, match=f"line {len(street) + 2}: direction must be a direction from 0"):
             data.read(folder, site="lankershim")
 
     def test_the_command_reads_and_plots_a_street(self, street, folder, tmp_path, capsys, monkeypatch):
-        write_csv(folder / "a.csv", street, names=NAMES, site="lankershim")
+        write_csv(folder / "a.csv", street, names=STREET_ORDER, site="lankershim")
         options = "--data", folder, "--section", *SECTION, "--out", tmp_path / "out", "--interval", 0.5
         code, out, _ = run_dpfuse(capsys, monkeypatch, "data", "lankershim", *options, "--direction", "south")
         assert code == 0 and "going south" in out and "from 08:30:" in out

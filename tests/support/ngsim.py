@@ -16,6 +16,7 @@ ORDER = (
 ).split()
 READ = ("Vehicle_ID", "Frame_ID", "Global_Time", "Local_Y", "v_Vel", "Lane_ID")
 ZONES = ("O_Zone", "D_Zone", "Int_ID", "Section_ID", "Direction", "Movement")
+STREET_ORDER = [*ORDER[:14], *ZONES, *ORDER[14:]]
 SECTION = (60.0, 160.0)
 
 
@@ -44,8 +45,8 @@ def fields(each: dict, names) -> list[str]:
     return [str(each.get(name, "7.5")) for name in names]
 
 
-def write_text(path, rows, blank="   ", end="\n"):
-    lines = [blank + blank.join(fields(each, ORDER)) + blank for each in rows]
+def write_text(path, rows, blank="   ", end="\n", names=ORDER):
+    lines = [blank + blank.join(fields(each, names)) + blank for each in rows]
     path.write_bytes(end.join([*lines, ""]).encode())
 
 
@@ -73,7 +74,7 @@ LAYOUTS = {
     "lower.csv": write_csv,
     "mixed.csv": lambda path, rows: write_csv(path, rows, spelling=str, bom=codecs.BOM_UTF8, end="\r\n"),
     "thousands.csv": lambda path, rows: write_csv(path, rows, quoted=True),
-    "zones.csv": lambda path, rows: write_csv(path, rows, names=[*ORDER[:14], *ZONES, *ORDER[14:]]),
+    "zones.csv": lambda path, rows: write_csv(path, rows, names=STREET_ORDER),
     "all-sites.csv": lambda path, rows: write_csv(path, [*rows, *ELSEWHERE], site="us-101"),
     "SHOUTED.CSV": lambda path, rows: write_csv(path, rows, spelling=str.upper, site="US-101"),
     "numbers.parquet": write_parquet,

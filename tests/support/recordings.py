@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import re
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from dpfuse import data
-from support.ngsim import FOOT_M, START_MS, row, write_csv, write_text
+from support.ngsim import FOOT_M, START_MS, STREET_ORDER, row, write_csv, write_text
 
 DT_S = 0.2
 SECTION = (60.0, 160.0)
@@ -125,6 +126,29 @@ def write_i80(folder: Path, rows) -> Path:
     return folder / "i80.txt"
 
 
+def _street_rows(rows, start_ms):
+    """Every vehicle going north also drives south, under another number, from 600 m on."""
+    north = [each | {"Direction": 2} for each in _ngsim_rows(rows, start_ms)]
+    south = [
+        each | {"Direction": 4, "Vehicle_ID": each["Vehicle_ID"] + 100, "Local_Y": 600 / FOOT_M - each["Local_Y"]}
+        for each in north
+    ]
+    return [each for both in zip(north, south, strict=True) for each in both]
+
+
+def write_lankershim(folder: Path, rows) -> Path:
+    """Blanks between the columns of a street, and no header."""
+    write_text(folder / "lankershim.txt", _street_rows(rows, 1_118_935_800_000), names=STREET_ORDER)
+    return folder / "lankershim.txt"
+
+
+def write_peachtree(folder: Path, rows) -> Path:
+    """With the short clock: 16:00:00 in seconds, plus milliseconds."""
+    everywhere = _street_rows(rows, 1_163_030_400)
+    write_csv(folder / "peachtree.csv", everywhere, STREET_ORDER, str, codecs.BOM_UTF8, site="peachtree")
+    return folder / "peachtree.csv"
+
+
 NUM_DAYS, HOUSEHOLDS = 3, ("MAC000002", "MAC000003", "MAC000005")
 
 
@@ -215,16 +239,23 @@ def _attribute(line: bytes) -> bytes:
     return re.sub(rb'speed="[^"]*"', f'speed="x{SECRET}"'.encode(), line)
 
 
-def _on_road(name, command, read, write, **others) -> Layout:
+def _on_road(name, command, read, write, first=0, **others) -> Layout:
     rows = make_road()
     return Layout(
         name=name,
         command=command,
         read=read,
         write=lambda folder: write(folder, rows),
-        state=lambda: density_by_hand(rows, 1, rows[-1][0] + 1),
+        state=lambda: density_by_hand(rows, 1, rows[-1][0] + 1)[first:],
         **others,
     )
+
+
+def _first_crossing() -> int:
+    """The instant at which a vehicle that was seen before the section has passed it."""
+    rows = make_road()
+    before = {vehicle for _, vehicle, x, _ in rows if x < SECTION[0]}
+    return min(k for k, vehicle, x, _ in rows if vehicle in before and x >= SECTION[1])
 
 
 LAYOUTS = [
@@ -235,6 +266,26 @@ LAYOUTS = [
         partial(data.ngsim, site="i-80"),
         write_i80,
         spoil=_field(11, None),
+        column="v_vel",
+        ends_early=True,
+    ),
+    _on_road(
+        "lankershim",
+        "lankershim",
+        partial(data.ngsim, site="lankershim"),
+        write_lankershim,
+        first=_first_crossing(),
+        spoil=_field(11, None),
+        column="v_vel",
+        ends_early=True,
+    ),
+    _on_road(
+        "peachtree",
+        "peachtree",
+        partial(data.ngsim, site="peachtree"),
+        write_peachtree,
+        first=_first_crossing(),
+        spoil=_field(11, b","),
         column="v_vel",
         ends_early=True,
     ),
