@@ -50,6 +50,14 @@ _OPTIMISATION = Optimisation()
 _PPO = PPO()
 
 
+class _Accounts(TypedDict):
+    """What windows must know of accounts."""
+
+    partly_spent: bool
+    epoch_steps: float | None
+    period_s: float | None
+
+
 class TrainingOptions(TypedDict, total=False):
     """The keyword arguments that `train` and `train_many` share, see `train`."""
 
@@ -133,19 +141,7 @@ def train_pairs(
 ) -> list[Design]:
     """A design for each pair of a guarantee and a seed, as `train_many`, which takes all pairs."""
     guarantees = [guarantee for guarantee, _ in pairs]
-    _check.is_one_of("method", method, ("pathwise", "ppo"))
-    if method == "ppo" and (spending == "constant" or stationary or None in guarantees):
-        raise ValueError("method='ppo' must have a budget, a horizon and spending that is not constant")
-    if epoch_s is not None:
-        _check.is_positive("epoch_s", epoch_s)
-        if any(guarantee is None or guarantee.accounting == "total" for guarantee in guarantees):
-            raise ValueError("epoch_s must come with individual accounting: a bank lends to each sensor")
-    if not stationary and any(guarantee is not None and guarantee.period is not None for guarantee in guarantees):
-        raise ValueError("a guarantee with a period must come with stationary=True: its budget is renewed without end")
-    if not pairs:
-        raise ValueError("guarantees and seeds must each have at least one entry")
-    if _widths(training) != _widths(validation):
-        raise ValueError("training and validation must have the same channels, states, attributes and public inputs")
+    _check_arguments(training, validation, guarantees, spending, method, stationary, epoch_s)
     num_steps = None if stationary else _horizon(training, validation, horizon)
     recurrent_filter = architecture.recurrent_filter or usual_filter(guarantees, spending, method)
     kind = part_name(recurrent_filter)
@@ -164,58 +160,32 @@ def train_pairs(
     own = [part for part in (recurrent_filter, spending, architecture.estimator) if not isinstance(part, str)]
     scaling = find_scales(training, architecture)
     inputs = find_filter_inputs(structure, training, *scaling[:2])
-    of_public = find_public_range(training)
     suggest_attributes(training)
     first_weights = partial(_first_weights, structure, parts=own, spread=inputs.spread)
     # One by one: compiled for all starts at once, this would take ten seconds for any structure.
     networks = jax.tree.map(lambda *leaves: jnp.stack(leaves), *[first_weights(key) for key in init_keys[:, 0]])
-    unscaled = np.ones_like(scaling[-1])
-    constants = [
-        replace(
-            Constants(*map(jnp.asarray, [_squared_radius(each), *scaling, unscaled])), **inputs.constants, **of_public
-        )
-        for each, _ in pairs
-    ]
+    found = inputs.constants | find_public_range(training)
+    constants = [replace(_make_constants(guarantee, scaling), **found) for guarantee in guarantees]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *constants)
     of_starts = jax.tree.map(lambda leaf: np.repeat(leaf, num_starts, axis=0), stacked)
-    epoch_steps = None if epoch_s is None else epoch_s / training.interval_s
-    period_s = None if guarantees[0] is None else guarantees[0].period_s
-    sampler = Sampler(
-        training,
-        window,
-        optimisation.batch_size,
-        num_devices=jax.local_device_count(),
-        partly_spent=stationary,
-        faults=faults,
-        epoch_steps=epoch_steps,
-        period_s=period_s,
-    )
-    cut_evenly = partial(
-        _validation_windows,
-        window=window,
-        count=optimisation.validation_windows,
-        partly_spent=stationary,
-        epoch_steps=epoch_steps,
-        period_s=period_s,
-    )
+    accounts: _Accounts = {
+        "partly_spent": stationary,
+        "epoch_steps": None if epoch_s is None else epoch_s / training.interval_s,
+        "period_s": None if guarantees[0] is None else guarantees[0].period_s,
+    }
+    num_devices, batch_size = jax.local_device_count(), optimisation.batch_size
+    sampler = Sampler(training, window, batch_size, num_devices=num_devices, faults=faults, **accounts)
+    cut_evenly = partial(_validation_windows, window=window, count=optimisation.validation_windows, **accounts)
     evenly = cut_evenly(validation)
     variance = np.square(scaling[-1])
     with ProgressBar(structure.spending, optimisation.num_updates, variance, shown=progress) as bar:
         given = networks, of_starts, structure, sampler, evenly, optimisation, noise_keys[:, 0], bar.update
         job = pathwise.Job(*given, num_starts=num_starts)
         fitted = pathwise.fit(job) if method == "pathwise" else alternating.fit(job, ppo)
-    used: dict[str, Any] = {
-        "data": {"training": describe_recording(training), "validation": describe_recording(validation)}
-    }
-    used |= {"method": method, "optimisation": optimisation.to_dict(), "window": window}
-    used |= {"ppo": ppo.to_dict()} if method == "ppo" else {}
-    used |= {"epoch_s": epoch_s} if epoch_s is not None else {}
-    if training.labels is not None:
-        names = training.labels
-        used["labels"] = {name: list(own) for name, own in (("state", names.state), ("channels", names.values))}
-        used["labels"] |= {"public": list(names.public)} if names.public else {}
     prior = np.square((evenly.state - scaling[2]) / scaling[3]).mean((0, 1))
-    used["prior_mse"] = float(np.mean(prior * variance))
+    used = _record(training, validation, method, optimisation, ppo)
+    used |= {"window": window, "prior_mse": float(np.mean(prior * variance))}
+    used |= {"epoch_s": epoch_s} if epoch_s is not None else {}
     _warn_of_failures(pairs, fitted.best.mean(1) / prior.mean())
     for i, (guarantee, seed) in enumerate(pairs):
         _tell_errors(guarantee, seed, _validation_record(fitted, i, variance), used["prior_mse"], shown=progress)
@@ -230,6 +200,48 @@ def train_pairs(
         )
         for i, (guarantee, seed) in enumerate(pairs)
     ]
+
+
+def _check_arguments(
+    training: Trajectories,
+    validation: Trajectories,
+    guarantees: Sequence[Guarantee | None],
+    spending: str | type[SpendingRule],
+    method: str,
+    stationary: bool,
+    epoch_s: float | None,
+) -> None:
+    _check.is_one_of("method", method, ("pathwise", "ppo"))
+    if method == "ppo" and (spending == "constant" or stationary or None in guarantees):
+        raise ValueError("method='ppo' must have a budget, a horizon and spending that is not constant")
+    if epoch_s is not None:
+        _check.is_positive("epoch_s", epoch_s)
+        if any(guarantee is None or guarantee.accounting == "total" for guarantee in guarantees):
+            raise ValueError("epoch_s must come with individual accounting: a bank lends to each sensor")
+    if not stationary and any(guarantee is not None and guarantee.period is not None for guarantee in guarantees):
+        raise ValueError("a guarantee with a period must come with stationary=True: its budget is renewed without end")
+    if not guarantees:
+        raise ValueError("guarantees and seeds must each have at least one entry")
+    if _widths(training) != _widths(validation):
+        raise ValueError("training and validation must have the same channels, states, attributes and public inputs")
+
+
+def _make_constants(guarantee: Guarantee | None, scaling: Sequence[Floats32]) -> Constants:
+    return Constants(*map(jnp.asarray, [_squared_radius(guarantee), *scaling, np.ones_like(scaling[-1])]))
+
+
+def _record(
+    training: Trajectories, validation: Trajectories, method: str, optimisation: Optimisation, ppo: PPO
+) -> dict[str, Any]:
+    """What a design keeps of its training."""
+    data = {"training": describe_recording(training), "validation": describe_recording(validation)}
+    used: dict[str, Any] = {"data": data, "method": method, "optimisation": optimisation.to_dict()}
+    used |= {"ppo": ppo.to_dict()} if method == "ppo" else {}
+    if training.labels is not None:
+        names = training.labels
+        used["labels"] = {name: list(own) for name, own in (("state", names.state), ("channels", names.values))}
+        used["labels"] |= {"public": list(names.public)} if names.public else {}
+    return used
 
 
 def _warn_of_failures(pairs: Sequence[tuple[Guarantee | None, int]], shares: Floats) -> None:
