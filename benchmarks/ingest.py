@@ -113,7 +113,7 @@ def centre(folder: Path, mqtt: int | None, checks_macs: bool) -> Iterator[tuple[
     """A centre in a process of its own: its address, and a function that reads what it counted."""
     counts = folder / "counts.json"
     for old in folder.glob("ledger*"):
-        old.unlink()
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
     command = [
         sys.executable,
         "-m",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 
+from dpfuse.wire import intake as intake_module
 from support.fuzz import NAMES, mutations, run
 from support.fuzz_targets import TARGETS
 
@@ -28,6 +31,17 @@ def test_changed_inputs_are_refused_as_documented(name, tmp_path):
     with TARGETS[name](tmp_path) as (check, seeds):
         for data in mutations(seeds, {"archive": 5, "event": 30, "settings": 20}.get(name, 150), seed=1):
             check(data)
+
+
+@pytest.mark.parametrize(("level", "text"), [("debug", "values [0.2718281828]"), ("error", "broken")])
+def test_a_measurement_or_an_error_in_the_log_of_a_target_is_found(monkeypatch, tmp_path, level, text):
+    """Negative control."""
+    with TARGETS["message"](tmp_path) as (check, seeds):
+        check(seeds[0])
+        say = getattr(logging.getLogger("dpfuse.wire.intake"), level)
+        monkeypatch.setattr(intake_module, "parse_report", lambda line: say("%s", text))
+        with pytest.raises(AssertionError):
+            check(seeds[0])
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """What parses bytes from strangers, each as a function that raises only if something is wrong.
 
-A target is made by a context manager. It gives the function and some inputs to begin with. An input may crash nothing,
-must be refused in the documented way, and its answer may hold no measurement and no status 5xx.
+A target is made by a context manager. It gives the function and some inputs to begin with. An input may crash nothing
+and must be refused in the documented way. No target may log an error or a measurement. Of `http`, answers may hold no
+measurement and have no status 5xx.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import re
 import zipfile
 from contextlib import contextmanager
+from functools import wraps
 from types import SimpleNamespace
 
 import httpx
@@ -161,7 +163,7 @@ def event(folder):
                         relay._take(client_module._parse(line[5:]))
             except (ReleaseRefused, DpfuseError):
                 pass
-            if relay.clock._heard is not None:
+            if relay.clock._answer is not None:
                 for one in relay.hub.recent("main"):
                     orjson.dumps(relay.feed.describe(one))
                 app = make_reading_app(relay.feed, b"", relay.clock)
@@ -304,18 +306,43 @@ class _Log(logging.Handler):
     """Keeps what is logged, with tracebacks."""
 
     def __init__(self):
-        super().__init__(logging.INFO)
+        super().__init__()
         self.lines = []
 
     def emit(self, record):
         self.lines.append(f"{record.levelname} {self.format(record)}")
 
 
+def _with_log(made):
+    """The target, which after each input also looks for errors and measurements in the log."""
+
+    @contextmanager
+    @wraps(made)
+    def target(folder):
+        log, ours = _Log(), logging.getLogger("dpfuse")
+        before = ours.level
+        ours.setLevel(logging.DEBUG)
+        logging.getLogger().addHandler(log)
+        try:
+            with made(folder) as (check, seeds):
+
+                def check_both(data):
+                    check(data)
+                    lines, log.lines = log.lines, []
+                    assert not any(line.startswith(("ERROR", "CRITICAL")) for line in lines), lines
+                    assert not _CANARY.search("\n".join(lines).encode()), "a measurement in the log"
+
+                yield check_both, seeds
+        finally:
+            logging.getLogger().removeHandler(log)
+            ours.setLevel(before)
+
+    return target
+
+
 @contextmanager
 def http(folder):
     """Bytes of a connection at either door, from the first one on; answers and logs are searched for the canary."""
-    log = _Log()
-    logging.getLogger().addHandler(log)
     limits = ConnectionLimits(1000, 1000)
     with rig(folder, make_design("individual", spread=0.3, horizon=None)) as live, asyncio.Runner() as runner:
         live.send(live.report(7, [CANARY, 0.5]))
@@ -348,12 +375,8 @@ def http(folder):
             sent = runner.run(talk(servers[data[0] % 2], data[1:]))
             assert all(int(status) < 500 for status in _STATUS.findall(sent)), sent[:300]
             assert not _CANARY.search(sent), "a measurement in an answer"
-            lines, log.lines = log.lines, []
-            assert not any(line.startswith(("ERROR", "CRITICAL")) for line in lines), lines
-            assert not _CANARY.search("\n".join(lines).encode()), "a measurement in the log"
 
         yield check, _requests(live)
-    logging.getLogger().removeHandler(log)
 
 
 def _requests(live):
@@ -373,4 +396,4 @@ def _requests(live):
     return [b"\0" + one for one in [*posts, gets[4], gets[0]]] + [b"\1" + one for one in [*gets, posts[0]]]
 
 
-TARGETS = {made.__name__: made for made in (archive, message, mqtt, event, settings, witness, file, http)}
+TARGETS = {made.__name__: _with_log(made) for made in (archive, message, mqtt, event, settings, witness, file, http)}
