@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import threading
 import time
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_a_shard_whose_port_is_silent_for_30_s_counts_as_hanging(held, operator,
     holder._alive_at -= 1.0
     assert holder.ensure(spec).state == "up"
     assert process.wait(30) < 0
+
+
+def test_on_a_node_that_has_not_the_ledger_nothing_is_made_and_nothing_is_lost(tmp_path, held):
+    _, spec, _ = held
+    holder = ShardHolder(lambda: "10.0.0.5")
+    for is_made in (False, True):
+        found = holder.ensure(replace(spec, node="10.0.0.4", is_made=is_made))
+        assert (found.state, found.node) == ("elsewhere", "10.0.0.5")
+    assert not spec.ledger.exists()
+    assert holder.ensure(replace(spec, node="10.0.0.5")).state == "lost"
 
 
 def test_a_shard_that_is_alive_again_is_not_killed(held, operator):

@@ -22,21 +22,21 @@ class FakeHolder:
 
     def __init__(self, name, events):
         self.name, self.events, self.made, self.spec = name, events, set(), None
-        self.is_broken, self.objection = False, None
+        self.is_broken, self.objection, self.node = False, None, None
 
     def ensure(self, spec):
-        if self.spec is not None and replace(self.spec, is_made=spec.is_made) != spec:
+        if self.spec is not None and not self.spec.is_like(spec):
             self.events.append(f"change {self.name}")
         self.spec = spec
         if spec.ledger not in self.made:
             if spec.is_made:
                 return ShardStatus(state="lost", addresses={})
             self.made.add(spec.ledger)
-            return ShardStatus(state="made", addresses={})
+            return ShardStatus(state="made", addresses={}, node=self.node)
         if self.is_broken:
             return ShardStatus(state="down", addresses={})
         addresses = {"sensors": f"http://127.0.0.1:{spec.port}", "readers": "http://127.0.0.1:1"}
-        return ShardStatus(state="up", addresses=addresses)
+        return ShardStatus(state="up", addresses=addresses, node=self.node)
 
     def find_objection(self, spec):
         return self.objection
@@ -88,6 +88,27 @@ def test_a_shard_starts_once_the_map_says_that_its_ledger_was_made(make):
         "sensors": "http://127.0.0.1:9000",
         "readers": "http://127.0.0.1:1",
     }
+
+
+def test_the_map_keeps_which_node_has_the_ledger_and_a_new_ledger_may_begin_anywhere(make):
+    def node():
+        return FleetMap.load(make.folder / "map.json").shards["north"].node
+
+    fleet = make(north="a")
+    north = fleet._make_holder("north")
+    north.node = "10.0.0.4"
+    for _ in range(2):
+        fleet.look()
+    assert node() == north.spec.node == "10.0.0.4"
+    north.node = "10.0.0.5"  # with its disk
+    for _ in range(2):
+        fleet.look()
+    assert node() == north.spec.node == "10.0.0.5" and fleet.published_map()["version"] == 1
+    north.made.clear()
+    fleet.look()
+    assert node() is None and not fleet.events
+    fleet.look()
+    assert north.spec.node is None and north.spec.ledger.name == "ledger-2.db"
 
 
 def test_the_map_shows_the_names_that_the_plan_gives_to_addresses(make):

@@ -25,8 +25,9 @@ _ENDS_WITHIN_S, _ANSWERS_WITHIN_S = 30.0, 2.0
 _ALIVE_WITHIN_S = 30.0
 _log = logging.getLogger(__name__)
 
-ShardState = Literal["made", "lost", "starting", "up", "down"]
-"""`made`: the ledger was just made, and the shard starts once that is in the map. `lost`: the ledger is missing."""
+ShardState = Literal["made", "lost", "elsewhere", "starting", "up", "down"]
+"""`made`: the ledger was just made, and the shard starts once that is in the map. `lost`: the ledger is missing.
+`elsewhere`: another node has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class ShardSpec:
         is_made: whether the ledger was made before.
         host: where sensors and readers connect; the operator's port is on loopback.
         port: for sensors; the next two are for readers and the operator.
+        node: the address of the node that has the ledger; None if the shard may begin on any.
     """
 
     name: str
@@ -52,6 +54,11 @@ class ShardSpec:
     bank: str | None = None
     interval_s: float | None = None
     options: tuple[str, ...] = ()
+    node: str | None = None
+
+    def is_like(self, other: ShardSpec) -> bool:
+        """Whether both are the same to a shard that runs, whatever became of its ledger meanwhile."""
+        return replace(self, is_made=other.is_made, node=other.node) == other
 
     def serve_command(self) -> list[str]:
         """The words of `dpfuse serve`."""
@@ -65,12 +72,18 @@ class ShardSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardStatus:
-    """How a shard is. `addresses` are those that the centre has printed: sensors, readers, operator."""
+    """How a shard is.
+
+    Attributes:
+        addresses: those that the centre has printed: sensors, readers, operator.
+        node: where it is, by Ray.
+    """
 
     state: ShardState
     addresses: Mapping[str, str]
     num_starts: int = 0
     pid: int | None = None
+    node: str | None = None
 
 
 class ShardHolder:
@@ -81,14 +94,15 @@ class ShardHolder:
           that it was made: a missing ledger is not replaced in silence.
         - What was released is decided by the ledger alone. A call that is made twice, or whose answer is lost, changes
           nothing.
+        - On a node that has not the ledger nothing is made and nothing is called lost.
         - The process ends when the holder's process ends.
 
     Args:
-        find_host: returns the address where the shard listens; None for the one of the spec.
+        find_node: returns the address of this node, where the shard listens; None to listen at the host of the spec.
     """
 
-    def __init__(self, find_host: Callable[[], str] | None = None) -> None:
-        self._find_host = find_host
+    def __init__(self, find_node: Callable[[], str] | None = None) -> None:
+        self._node = None if find_node is None else find_node()
         self._spec: ShardSpec | None = None
         self._process: subprocess.Popen[str] | None = None
         self._addresses: dict[str, str] = {}
@@ -100,7 +114,9 @@ class ShardHolder:
     def ensure(self, spec: ShardSpec) -> ShardStatus:
         """Bring the shard to that spec, unless it is; returns at once but for a change of streams or design."""
         before, self._spec = self._spec, spec
-        if before is not None and replace(before, is_made=spec.is_made) != spec:
+        if None not in (self._node, spec.node) and self._node != spec.node:
+            return self._status("elsewhere")
+        if before is not None and not before.is_like(spec):
             self.stop()
             self._must_change, self._next_at, self._pause_s = True, 0.0, _FIRST_PAUSE_S
         if self._is_running():
@@ -190,7 +206,7 @@ class ShardHolder:
         self._addresses, self._num_starts, self._started_at = {}, self._num_starts + 1, time.monotonic()
         self._alive_at = None
         cache = spec.ledger.parent.parent / "compiled"  # owned by the fleet, for all shards
-        spec = spec if self._find_host is None else replace(spec, host=self._find_host())
+        spec = spec if self._node is None else replace(spec, host=self._node)
         environment = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05"}
         # In its own session, so that Ctrl-C reaches the fleet only, which then stops its shards in order.
         self._process = subprocess.Popen(
@@ -213,4 +229,6 @@ class ShardHolder:
 
     def _status(self, state: ShardState) -> ShardStatus:
         pid = None if self._process is None else self._process.pid
-        return ShardStatus(state=state, addresses=dict(self._addresses), num_starts=self._num_starts, pid=pid)
+        return ShardStatus(
+            state=state, addresses=dict(self._addresses), num_starts=self._num_starts, pid=pid, node=self._node
+        )

@@ -27,12 +27,14 @@ class ShardEntry:
         streams: the name in the ledger of each stream, by its public name.
         is_made: whether the ledger was made; if it is missing then, it was lost.
         is_drained: the plan has the shard no more; its ledger stays.
+        node: by Ray: the address of the node that has the ledger; None for this machine.
     """
 
     generation: int = 1
     streams: Mapping[str, str] = field(default_factory=dict)
     is_made: bool = False
     is_drained: bool = False
+    node: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,14 +89,14 @@ class FleetMap:
             names[stream] += 1
             streams[stream] = _name(stream, names[stream])
             homes[stream] = (shard, entry.generation + 1, streams[stream])
-        changed = replace(entry, generation=entry.generation + 1, streams=streams, is_made=False)
+        changed = replace(entry, generation=entry.generation + 1, streams=streams, is_made=False, node=None)
         return replace(
             self, version=self.version + 1, shards={**self.shards, shard: changed}, num_names=names, homes=homes
         )
 
-    def with_made(self, shard: str) -> FleetMap:
-        """The map after the ledger of a shard was made."""
-        return replace(self, shards={**self.shards, shard: replace(self.shards[shard], is_made=True)})
+    def with_made(self, shard: str, node: str | None = None) -> FleetMap:
+        """The map once it is known that a shard has a ledger, and on which node."""
+        return replace(self, shards={**self.shards, shard: replace(self.shards[shard], is_made=True, node=node)})
 
     def save(self, path: Path) -> None:
         """Write it durably: what is in it is decided before anything is done."""

@@ -265,9 +265,10 @@ class Fleet:
             self._tell(name, f"a shard cannot start: {found}")
             return
         shard.status = found
-        if found.state == "made":
-            self._set_map(self._map.with_made(name))
-            shard.entry, shard.spec = replace(shard.entry, is_made=True), replace(shard.spec, is_made=True)
+        if found.state == "made" or (found.state in ("starting", "up") and found.node != shard.entry.node):
+            self._set_map(self._map.with_made(name, found.node))
+            shard.entry = replace(shard.entry, is_made=True, node=found.node)
+            shard.spec = replace(shard.spec, is_made=True, node=found.node)
             self._wake.set()
         elif found.state == "lost" and self._plan.bank is None:
             self._tell(name, f"{shard.spec.ledger} was lost, and no bank knows what it spent: restore it from a backup")
@@ -308,4 +309,5 @@ def _spec(plan: FleetPlan, name: str, entry: ShardEntry) -> ShardSpec:
         bank=plan.bank,
         interval_s=plan.interval_s,
         options=plan.options,
+        node=entry.node,
     )
