@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import pickle
+import re
 import zipfile
 from dataclasses import replace
+from pathlib import Path
 
 import equinox as eqx
 import jax
@@ -315,6 +317,18 @@ class TestCard:
         assert describe_recording(data)["public_inputs"] == ["count", "rain"]
         assert describe_recording(data)["attributes"] == 1
         assert describe_recording(busy_data())["public_inputs"] == 0
+
+    def test_the_card_has_the_fields_that_a_registry_is_told_to_take_from_it(self):
+        page = (Path(__file__).parents[2] / "docs/own-system.md").read_text()
+        rows = page.partition("| field of the registry |")[2].partition("\n\n")[0].splitlines()[2:]
+        names = re.findall(r"`([\w.]+)`", " ".join(row.split("|")[2] for row in rows))
+        assert len(names) > 10
+        card = make_design().card
+        for name in names:
+            field = card
+            for part in name.split("."):
+                field = field[part]
+            assert field is not None
 
     def test_a_report_becomes_part_of_the_card(self, tmp_path, designs):
         design = designs["total", "remove-one", "ball"]
