@@ -60,6 +60,9 @@ data = dpfuse.Trajectories.from_table(table, time="when", sensor="home", values=
 #
 # A window is eight hours. Two designs have the same guarantee: the classical one spends the budget evenly; the other one by past
 # releases, and each home pays for what it adds.
+#
+# The columns of 95% intervals are empty here. Neighbouring windows are alike, so intervals are over blocks of two windows, 16 hours, and
+# need eight blocks at least. The test part, the last tenth of the recording, has two days; that of two months would have enough.
 
 # %%
 training, validation, test = data.split()
