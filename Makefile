@@ -20,7 +20,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 BENCH := .venv-bench
 RELEASE := build/release
-RELEASE_TOOLS := uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0
+RELEASE_TOOLS = uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0 $(shell grep '^hatchling==' constraints.txt)
 # For every system and Python from this one on; older ones of 3.11 lack a dependency of the documentation.
 LOCKED := --universal --python-version 3.11.7 --generate-hashes --no-annotate
 SOURCES := src tests benchmarks docs experiments tools
@@ -206,7 +206,7 @@ vulnerabilities: $(RELEASE)/.ready
 # The wheel, what it needs with hashes, and both as a software bill of materials.
 release: $(RELEASE)/.ready
 	rm -rf dist && mkdir dist
-	$(RELEASE)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+	$(RELEASE)/bin/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	$(RELEASE)/bin/uv pip compile --quiet pyproject.toml --extra live --extra postgres --extra data -c constraints.txt $(LOCKED) \
 	    --output-file dist/requirements.txt --custom-compile-command "make release"
 	$(RELEASE)/bin/cyclonedx-py requirements dist/requirements.txt --pyproject pyproject.toml --mc-type library \

@@ -52,6 +52,14 @@ class TestUnits:
         done = verify_units(tmp_path, lambda unit: unit.read_text().replace("Restart=on-failure", "Restart=maybe"))
         assert "maybe" in done.stderr
 
+    def test_the_relay_of_a_centre_is_another_user_that_has_only_the_socket(self):
+        centre, readers = ((DEPLOY / f"systemd/dpfuse-{name}@.service").read_text() for name in ("centre", "readers"))
+        [feed] = re.findall(r" --feed (\S+)", centre)
+        assert " --no-relay " in centre and "\nUser=dpfuse\n" in centre and feed.startswith("/run/dpfuse/%i/")
+        assert f" --from unix:{feed} " in readers and "\nDynamicUser=true\n" in readers and "\nUser=" not in readers
+        of_centre, of_readers = (re.findall(r"EnvironmentFile=(\S+)", text) for text in (centre, readers))
+        assert of_centre and of_readers and not {*of_centre} & {*of_readers}  # the first may hold the operator's token
+
 
 class TestManifests:
     @pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
@@ -84,6 +92,12 @@ def test_images_have_the_version_of_the_package_as_their_tag():
     files = [DEPLOY / "container/compose.yaml", DEPLOY / "container/Containerfile", *MANIFESTS]
     found = [name for path in files for name in re.findall(r"(?:image: |-t )(dpfuse\S*)", path.read_text())]
     assert len(found) >= 6 and set(found) == {f"dpfuse:{version('dpfuse')}"}
+
+
+def test_the_image_takes_packages_by_their_hashes_and_dpfuse_from_its_wheel():
+    """`tools/test_lock.py` looks at the hashes."""
+    lines = re.findall(r"pip install (.*)", (DEPLOY / "container/Containerfile").read_text())
+    assert lines and all("--require-hashes" in line or "--no-deps --no-index" in line for line in lines)
 
 
 @pytest.mark.parametrize(
