@@ -67,12 +67,12 @@ def send(one, topic, payload, **options):
     wait_for(lambda: len(one.answers) > before)
 
 
-def make_bridge(centre, hub, port, ticker=None, **options):
+def make_bridge(centre, hub, port, ticker=None, keys=KEYS, **options):
     """A bridge that reconnects and stops within a moment."""
     wait = hub.wait
     hub.wait = lambda number, timeout_s: wait(number, min(timeout_s, 0.05))
-    accounts = partial(KEYS.accounts, CENTRE)
-    bridge = Bridge(Intake(centre, KEYS), hub, ticker or Watch(centre, hub), accounts, "127.0.0.1", port, **options)
+    accounts = partial(keys.accounts, CENTRE)
+    bridge = Bridge(Intake(centre, keys), hub, ticker or Watch(centre, hub), accounts, "127.0.0.1", port, **options)
     bridge._client.reconnect_delay_set(0.05, 0.1)
     return bridge
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
 import stat
 import tempfile
 import time
@@ -250,3 +251,37 @@ def test_both_generations_have_users_at_the_broker_and_revoked_keys_have_none(tm
     assert sorted(names) == sorted(
         ["centre.1", "centre.2", "estimator.1", "estimator.2", "7.1.0", "7.2.0", "8.1.1", "8.2.1"]
     )
+
+
+@pytest.mark.slow
+def test_after_a_revocation_the_centre_refuses_the_reports_and_the_broker_the_sensor(tmp_path):
+    """Everything runs on; the sensor's next key counts, and nobody else loses a report."""
+    keys = Keys(file := KeyFile.create(tmp_path / "keys" / "centre.keys"))
+    seven, eight = keys.issue(7), keys.issue(8)
+
+    def connect(key):
+        return client(broker, str(key.name), key.password)
+
+    def report_all(step, *senders):
+        for one, key in senders:
+            send(one, f"dpfuse/main/reports/{key.name}", json.dumps(key.sign("main", step, [0.5, -0.5])))
+
+    with Broker(tmp_path / "broker", keys, SENSORS) as broker:
+        with bridged(broker, centre := Recorder(), empty_hub(), keys=keys) as bridge:
+            with connect(seven) as old, connect(eight) as other:
+                report_all(1, (old, seven), (other, eight))
+                wait_for(lambda: len(centre.got) == 2)
+                file.revoke([7])
+                time.sleep(1.1)  # the centre looks at its files once a second
+                report_all(2, (old, seven), (other, eight))  # the broker still carries both
+                wait_for(lambda: len(centre.got) == 3)
+                assert centre.got[-1][1:3] == (8, 2) and bridge._intake.counts["revoked"] == 1
+                write_broker(tmp_path / "broker", keys, SENSORS, port=broker.port)
+                broker.process.send_signal(signal.SIGHUP)
+                wait_for(lambda: old.lost)
+                with connect(seven) as again, connect(keys.issue(7)) as new:
+                    assert again.connected[0].is_failure and not new.connected[0].is_failure
+                    report_all(3, (new, keys.issue(7)), (other, eight))
+                    wait_for(lambda: len(centre.got) == 5)
+                assert [(sensor, step) for _, sensor, step, _ in centre.got[3:]] == [(7, 3), (8, 3)]
+                assert not other.lost and bridge.is_connected and keys.issue(7).name.serial == 1
