@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dpfuse.ledger.bank.bank import BankCheck
 
 bank = typer.Typer(
-    help="Make, show or verify a bank, which lends the accounts of sensors to several centres.\n\nA bank is a schema "
-    "of a PostgreSQL database. The password comes from PGPASSWORD, PGPASSFILE or ~/.pgpass.\n\n"
+    help="Make, show, verify, upgrade or restore a bank, which lends the accounts of sensors to several centres.\n\n"
+    "A bank is a schema of a PostgreSQL database. The password comes from PGPASSWORD, PGPASSFILE or ~/.pgpass.\n\n"
     "Example: dpfuse bank verify postgresql://bank@db/roads",
     no_args_is_help=True,
 )
@@ -35,7 +35,7 @@ def init(
     patience: Annotated[
         int, typer.Option(help="A centre without an answer for so many boundaries releases nothing.")
     ] = 30,
-    capacity: Annotated[int, typer.Option(help="The most sensors that report to one centre in one epoch.")] = 10_000,
+    capacity: Annotated[int, typer.Option(help="Messages are filled up to a multiple of so many sensors.")] = 10_000,
 ) -> None:
     """Make a bank for the guarantee of a design, in an empty schema.
 
@@ -75,6 +75,40 @@ def verify(address: Address, as_json: AsJson = False) -> None:
     _print_answer(address, as_json, is_short=True)
 
 
+@bank.command()
+def upgrade(address: Address) -> None:
+    """Bring a bank that an earlier dpfuse made to the version of this one.
+
+    Accounts, loans and centres stay. Stop the centres first, and start them again with
+    this dpfuse.
+
+    Example: dpfuse bank upgrade postgresql://bank@db/roads
+    """
+    from dpfuse.ledger.bank.bank import Bank
+    from dpfuse.ledger.bank.schema import VERSION
+
+    before = Bank.upgrade(address)
+    typer.echo(f"the bank had version {before} and has version {VERSION}")
+
+
+@bank.command()
+def restore(address: Address) -> None:
+    """Go on with a backup of a bank that was lost; the guarantee must have periods.
+
+    Nothing is lent in the period in progress, as nobody knows what the lost bank lent
+    there. From the next one on all accounts are new. Stop all centres before the backup
+    is put in place, and start them after this command.
+
+    Example: dpfuse bank restore postgresql://bank@db/roads
+    """
+    from dpfuse.ledger.bank.bank import Bank
+    from dpfuse.privacy.statement import name_period
+
+    with Bank.open(address) as opened:
+        opened.restore()
+        typer.echo(f"{opened.address} lends again from the next {name_period(opened.terms.guarantee)} on")
+
+
 def _print_answer(address: str, as_json: bool, is_short: bool) -> None:
     from dpfuse.ledger.bank.bank import Bank
 
@@ -97,6 +131,7 @@ def _answer(name: str, checked: BankCheck) -> dict[str, Any]:
         "patience": terms.patience,
         "capacity": terms.capacity,
         "boundary": checked.boundary,
+        "restored_at": checked.restored_at,
         "centres": [centre._asdict() for centre in checked.centres],
     }
 
@@ -111,9 +146,11 @@ def _show(name: str, checked: BankCheck) -> None:
     console.print(f"{name} is in order.")
     console.print(f"Guarantee: {in_short(terms.guarantee, has_bank=True)}.")
     console.print(
-        f"Boundaries every {terms.epoch_s:g} s, a patience of {terms.patience} of them, up to {terms.capacity:,} "
-        f"sensors in one epoch of one centre."
+        f"Boundaries every {terms.epoch_s:g} s, a patience of {terms.patience} of them, messages for multiples of "
+        f"{terms.capacity:,} sensors."
     )
+    if checked.restored_at is not None:
+        console.print(f"Restored at boundary {checked.restored_at}: nothing is lent in the period of that boundary.")
     table = Table("centre", "generation", "last boundary")
     for centre in checked.centres:
         table.add_row(centre.centre, str(centre.generation), str(centre.boundary))

@@ -203,7 +203,8 @@ def restore(
     With a witness that has every release since the backup, each sensor, known or new,
     is charged the most that these can have cost it, and the ledger goes on after them.
     Without a witness nobody has anything left in this period; without periods, for
-    ever. Nothing is ever refunded.
+    ever. Nothing is ever refunded. With a bank it is charged there: what was lent to
+    the lost ledger counts as spent.
 
     Example: dpfuse ledger restore road.backup road.db --witness releases.jsonl
     """
@@ -218,9 +219,12 @@ def restore(
     found, restored = make(file, place, witness=witness, public_key=key or "", last_step=last_step)
     guarantee = found.terms.guarantee
     whose = "stream" if found.terms.is_total else "sensor"
-    charged = f"{as_loss(guarantee.order, restored.charge):.4g} of its budget of {guarantee.budget:g}"
+    charged = f"each {whose}, known or new, was charged {as_loss(guarantee.order, restored.charge):.4g} of its budget "
+    charged += f"of {guarantee.budget:g} for what was lost"
+    if found.terms.bank_id is not None:
+        charged = "what the bank had lent counts as spent from the next start of the centre on"
     typer.echo(f"{place} is restored up to step {max(one.last_step for one in found.streams.values()):,}")
-    typer.echo(f"each {whose}, known or new, was charged {charged} for what was lost")
+    typer.echo(charged)
     typer.echo(f"tip {found.tip.hex()}")
 
 

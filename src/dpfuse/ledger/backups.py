@@ -67,7 +67,8 @@ def restore(
           it is assumed that the clock of the lost machine was not in a later period than `now_s`.
         - The ledger goes on after the last step of the witness, or after `last_step`. The witness's rows become rows of
           the ledger. No step is released a second time.
-        - A ledger with a bank is refused: a new one at the bank forfeits what was lent to the lost one.
+        - With a bank the restored ledger is a new generation of its centre: what was lent to the lost one counts as
+          spent at the bank, and nothing is charged here. Its period is that of the bank's clock.
         - An error leaves no ledger behind.
 
     Args:
@@ -96,14 +97,10 @@ def restore(
             bring_up_to_date(part, None)
         _write_head(part)
         with Ledger.open_for_events(part) as ledger:
-            if ledger.terms.bank_id is not None:
-                raise LedgerRefused(
-                    f"{copy} spends what a bank lends to it, and a copy does not know what was spent since; start a "
-                    f"new ledger at the bank (`dpfuse serve --new --bank`) with new names of streams: slices that were "
-                    f"out count as spent"
-                )
             rows = [] if witness is None else _read_lost(part, Path(witness), ledger.found, public_key)
-            known = [ledger.period, *(together[0].period for together in rows), ledger.terms.guarantee.period_at(now_s)]
+            known = [ledger.period, *(together[0].period for together in rows)]
+            if ledger.terms.bank_id is None:
+                known.append(ledger.terms.guarantee.period_at(now_s))
             period = max((one for one in known if one is not None), default=None)
             restored = _charge(ledger.terms, rows, last_step, period)
             ledger.append_event(RESTORE, restored.to_json(), rows, period)
@@ -115,12 +112,12 @@ def restore(
 def _charge(terms: Terms, rows: list[list[Row]], last_step: int | None, period: int | None) -> Restored:
     """What everybody is charged in this period; `last_step` is None if there is a witness, which has these rows."""
     mechanism, lost = terms.mechanism, [row for together in rows for row in together]
+    # A bank counts what it had lent as spent. In total accounting the rows say what they cost.
+    has_bank = terms.bank_id is not None
     if last_step is not None:
-        return Restored(charge=mechanism.budget, last_step=last_step, is_witnessed=False)
-    # In total accounting the rows say what they cost.
-    most = (
-        0 if terms.is_total else sum(mechanism.largest_cost(row.fusion_weight) for row in lost if row.period == period)
-    )
+        return Restored(charge=0 if has_bank else mechanism.budget, last_step=last_step, is_witnessed=False)
+    costs = (mechanism.largest_cost(row.fusion_weight) for row in lost if row.period == period)
+    most = 0 if terms.is_total or has_bank else sum(costs)
     last = max((row.step for row in lost), default=0)
     return Restored(charge=min(most, mechanism.budget), last_step=last, is_witnessed=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dpfuse._arrays import Integers
 from dpfuse.errors import LedgerRefused
@@ -13,7 +13,7 @@ from dpfuse.ledger.bank.borrower import HeldSlice
 from dpfuse.ledger.bank.rules import NO_ANSWER, LastAnswer
 from dpfuse.ledger.commitments import commit_to_debits, make_nonce, next_private_tip
 from dpfuse.ledger.debits import NO_DEBITS, Debits
-from dpfuse.ledger.events import PERIOD
+from dpfuse.ledger.events import PERIOD, RESTORE
 from dpfuse.ledger.head import HeadFile
 from dpfuse.ledger.memories import StoredMemory, read_memories, write_memory
 from dpfuse.ledger.open_ledger import OpenLedger
@@ -79,6 +79,21 @@ class LedgerTransactions(OpenLedger):
             self._balances.mark_written()
             self._write_head()
         self._open_slice = next((own for own in kept if own.is_open), None)
+
+    def private_tip_at(self, number: int) -> bytes:
+        """The private tip that was sealed with that commit; empty if none was. Private."""
+        return self._value("SELECT private_tip FROM seals WHERE commit_number = ?", number)
+
+    def restore_mark(self) -> str:
+        """A name of the last restore from a backup, which no other restore has; empty if there was none. Private."""
+        last = "SELECT max(commit_number) FROM events WHERE kind = ?"
+        return self._value(f"SELECT commitment FROM commits WHERE number = ({last})", RESTORE).hex()
+
+    def _value(self, query: str, wanted: int | str) -> bytes:
+        self._check_open()
+        with self._closing_on_error():
+            found: Any = self._connection.execute(query, (wanted,)).fetchone()
+        return bytes(found[0]) if found else b""
 
     def memories(self) -> list[StoredMemory]:
         """What g and E of this design remembered after some earlier steps, the newest first; public."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import random
 import time
+from pathlib import Path
 
 import numpy as np
 import psycopg
 import pytest
 
-from dpfuse.errors import LedgerRefused
+from dpfuse.errors import LedgerMismatch, LedgerRefused
 from dpfuse.ledger.bank import Book, Submission
 from dpfuse.ledger.bank.bank import Bank, BankBusy, OldCopy, Superseded
 from dpfuse.ledger.bank.rules import NO_ANSWER
@@ -33,13 +34,18 @@ def as_lists(loans):
 
 @pytest.mark.parametrize("period", [None, 3.0])
 def test_a_closing_equals_the_pure_code_for_random_claims_statements_and_generations(make_bank, period):
-    """With periods of six epochs, too. New generations begin between submissions and closing, and forfeit loans."""
+    """With periods of six epochs, too. New generations begin between submissions and closing, and forfeit loans.
+
+    Messages are of one or two capacities. With periods the bank is restored once.
+    """
     guarantee = make_guarantee("individual", period=period)
-    bank, rng = make_bank(guarantee=guarantee, capacity=8, epoch_s=0.5), random.Random(5)
+    bank, rng = make_bank(guarantee=guarantee, capacity=4, epoch_s=0.5), random.Random(5)
     book, centres, moments = Book(bank.terms), ["a", "b", "c"], itertools.count(10**12, 10**6)
     for centre in centres:
         assert register(bank, centre) == book.register(centre, next(moments)) == 1
     start, places, num_forfeited = first_boundary(bank), dict.fromkeys(centres, "p"), 0
+    num_granted = []
+    start -= start % 6 if period is not None else 0
     for boundary in range(start, start + 25):
         submissions = []
         for centre in centres:
@@ -61,10 +67,18 @@ def test_a_closing_equals_the_pure_code_for_random_claims_statements_and_generat
                     num_forfeited += sum(name == centre for name, *_ in book.loans)
                 begun = book.register(centre, next(moments), is_same_ledger=not is_new)
                 assert register(bank, centre, place=places[centre]) == begun
+        if period is not None and boundary == start + 12:
+            bank._connection.execute("UPDATE bank SET restored_at = %s", (boundary + 1,))
+            bank._connection.execute("UPDATE centres SET boundary = boundary - 100")
+            book.restore(boundary + 1)
+            for centre in centres:
+                begun = book.register(centre, next(moments), is_same_ledger=True)
+                assert register(bank, centre, place=places[centre]) == begun == boundary + 2
         granted = book.close(boundary, submissions)
+        num_granted.append(sum(len(loan.sensors) for loan in granted.values()))
         assert bank.close_boundary(boundary)
         for centre in centres:
-            for generation in range(1, book.generations[centre] + 1):
+            for generation in (1, 2, 3, book.generations[centre]):
                 expected = {key[2]: own for key, own in book.loans.items() if key[:2] == (centre, generation)}
                 assert as_lists(bank.loans(centre, generation)) == as_lists(expected)
             assert (boundary in expected) == (centre in granted)
@@ -74,6 +88,8 @@ def test_a_closing_equals_the_pure_code_for_random_claims_statements_and_generat
         }
         bank.verify()
     assert num_forfeited > 3
+    if period is not None:
+        assert sum(num_granted[12:18]) == 0 and min(sum(num_granted[6:12]), sum(num_granted[18:24])) > 0
 
 
 def test_a_boundary_is_closed_once_and_not_before_its_deadline(make_bank):
@@ -158,6 +174,40 @@ def test_a_bank_that_does_not_know_an_answer_of_a_centre_lends_to_nobody(make_ba
     assert not bank.close_boundary(boundary + 3)
 
 
+def test_a_bank_of_version_3_is_refused_and_an_upgrade_keeps_its_accounts(server):
+    """And with a message of more sensors than version 3 took."""
+    where = server.url("version3")
+    address = BankAddress.parse(where)
+    with psycopg.connect(address.url, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA version3; SET search_path = version3")
+        connection.execute((Path(__file__).parent / "version3.sql").read_text())
+        boundary = int(connection.execute("SELECT extract(epoch FROM clock_timestamp()) / 2").fetchone()[0]) - 5000
+        connection.execute("SELECT register_centre('a', 'l-a', 'p', '{}', 0)")
+        connection.execute(f"SELECT submit('a', 1, {boundary}, 0, '{{7,8,-1,-1}}', '{{}}', '{{}}', -1, '')")
+        connection.execute(f"SELECT close_boundary({boundary})")
+    with pytest.raises(LedgerMismatch, match="has version 3, and this dpfuse needs 4; .* `dpfuse bank upgrade`"):
+        Bank.open(where)
+    assert Bank.upgrade(where) == 3
+    with Bank.open(where) as bank:
+        assert register(bank) == 1 and bank.verify().restored_at is None
+        loans = bank.loans("a", 1)
+        assert as_lists(loans)[boundary][0] == [7, 8]
+        bank.submit(Submission("a", 1, boundary + 1, range(6), {boundary: [3, 4]}, bank.last_answer("a", 1)), 0)
+        assert bank.close_boundary(boundary + 1)
+        assert bank._rows("SELECT sensor, spent FROM accounts WHERE spent > 0 ORDER BY sensor") == [(7, 3), (8, 4)]
+        assert len(bank.loans("a", 1)[boundary + 1].sensors) == 6
+        bank.verify()
+    assert Bank.upgrade(where) == 4
+    server.run("UPDATE version3.bank SET version = 2")
+    with pytest.raises(LedgerMismatch, match="has no version from 3 to 4; use the dpfuse that made it"):
+        Bank.upgrade(where)
+
+
+def test_a_bank_without_periods_is_not_restored(make_bank):
+    with pytest.raises(LedgerMismatch, match="it could never lend again"):
+        make_bank(capacity=4).restore()
+
+
 def test_a_stream_belongs_to_one_ledger(make_bank):
     bank = make_bank(capacity=4)
     register(bank, streams=["north"])
@@ -204,13 +254,6 @@ def test_messages_are_as_wide_for_no_sensor_as_for_many():
     few, many = np.full(100, -1), np.arange(2**62, 2**62 + 100)
     assert len(array_to_bytes(few)) == len(array_to_bytes(many))
     assert (array_from_bytes(array_to_bytes(many)) == many).all() and not len(array_from_bytes(array_to_bytes(few[:0])))
-
-
-def test_more_claims_than_the_capacity_are_refused(make_bank):
-    bank = make_bank(capacity=4)
-    register(bank)
-    with pytest.raises(LedgerRefused, match="capacity of 4"):
-        bank.submit(Submission("a", 1, 5, range(5)), 0)
 
 
 def test_a_password_in_the_address_is_refused_and_never_shown():

@@ -16,55 +16,12 @@ from dpfuse.ledger.bank import Borrower
 from dpfuse.ledger.bank.bank import Bank, BankBusy, OldCopy, Superseded
 from dpfuse.ledger.bank.client import BankClient
 from dpfuse.privacy.release import Charged
+from support.bank_steps import STEPS, Past, spend_epoch
 from support.centres import held_releases
 from support.designs import make_design
 from support.wire import wait_for
 
-STEPS = 4
-"""Of each epoch."""
 SENSORS = np.arange(1, 7)
-
-
-@pytest.fixture(scope="module")
-def design():
-    return make_design("individual", spread=0.5, horizon=None, expected_stay=4.0, budget=0.2)
-
-
-@pytest.fixture
-def join(tmp_path, design):
-    """Joins a centre to a bank: a client and its ledger, closed at the end."""
-    opened = []
-
-    def make(bank, name="a", file=None, design=design):
-        path = tmp_path / (file or f"{name}.db")
-        created = not path.exists()
-        ledger = Ledger.create(path, design, [name], bank.terms.bank_id) if created else Ledger.open(path, design)
-        connection = Bank.open(bank.where)
-        opened.extend((ledger, connection))
-        client = BankClient(connection, bank.where, name, ledger)
-        opened.append(client)
-        return client, ledger
-
-    yield make
-    for own in reversed(opened):
-        own.close()
-
-
-class Past:
-    """Steps of epochs whose deadlines are long over, so that a boundary is closed at once."""
-
-    def __init__(self, bank):
-        self.interval_s = bank.terms.epoch_s / STEPS
-        self.start = bank.terms.epoch_at(bank.now()) - 1000
-
-    def closes_at(self, client, step):
-        return client.terms.begins_at(self.start) + (step - 0.5) * self.interval_s - client._link.offset_s
-
-    def begin(self, client, step):
-        return client.begin_step(step, self.closes_at(client, step), self.interval_s)
-
-    def answered(self, *clients):
-        wait_for(lambda: all(client._link._answers for client in clients), 20)
 
 
 @pytest.fixture
@@ -324,17 +281,6 @@ def put_copy_back(bank):
         bank._connection.execute(f"DELETE FROM {table}; INSERT INTO {table} SELECT * FROM old_{table}")
 
 
-def spend_epoch(past, client, ledger, epoch):
-    """Sensor 5 reports to the centre in each step of the epoch, and pays all that it may."""
-    for step in range(epoch * STEPS + 1, (epoch + 1) * STEPS + 1):
-        _, amounts = past.begin(client, step)
-        client.note(np.array([5]))
-        if len(amounts):
-            zeros = np.zeros(ledger.terms.dimension, np.int64)
-            charged = Charged(2**30, None, amounts, zeros)
-            ledger.commit([Entry(*ledger.streams, step, charged, np.array([5]))])
-
-
 @pytest.mark.parametrize("is_restarted", [False, True])
 def test_an_old_copy_of_the_bank_is_found_though_all_slices_are_closed_and_others_closed_later_boundaries(
     make_bank, join, design, is_restarted
@@ -415,12 +361,30 @@ def test_ledgers_of_another_bank_or_none_are_refused(make_bank, join, design, tm
         join(bank, "b", "own.db")
 
 
-def test_more_sensors_than_the_capacity_end_the_centre(make_bank, join, design):
-    bank = make_bank(guarantee=design.guarantee, capacity=4)
-    (client, _), past = join(bank), Past(bank)
-    client.note(np.arange(5))
-    with pytest.raises(LedgerRefused, match="than the bank's capacity of 4"):
-        past.begin(client, 1)
+def test_more_sensors_than_the_capacity_change_nothing_for_each_other(make_bank, join, design):
+    """Nine sensors are more than two capacities: their messages are of three."""
+    bank = make_bank(guarantee=design.guarantee, capacity=4, epoch_s=0.4)
+    past, lent, spent = Past(bank), {}, {}
+    for name, sensors in (("a", np.arange(4)), ("b", np.arange(100, 109))):
+        client, ledger = join(bank, name)
+        for step in range(1, 5 * STEPS + 1):
+            client.note(sensors)
+            own, amounts = past.begin(client, step)
+            if step == 2 * STEPS + 1:
+                lent[name] = set(amounts.tolist())
+                assert own.tolist() == sensors.tolist()
+            if len(amounts):
+                charged = Charged(2**30, None, amounts, np.zeros(ledger.terms.dimension, np.int64))
+                ledger.commit([Entry(name, step, charged, own)])
+            if step % STEPS == 1:
+                past.answered(client)
+        spent[name] = set(ledger.spent_of(sensors).tolist())
+        past.start += 10
+    assert lent["a"] == lent["b"] == {bank.terms.budget // 8 // STEPS} and spent["a"] == spent["b"]
+    stated = bank._rows("SELECT DISTINCT spent FROM accounts")
+    assert len(stated) == 1 and stated[0][0] > 0
+    assert {width for (width,) in bank._rows("SELECT cardinality(sensors) FROM loans")} == {4, 12}
+    bank.verify()
 
 
 def test_steps_longer_than_a_quarter_of_an_epoch_or_shorter_than_a_thousandth_are_refused(make_bank, join, design):

@@ -1,4 +1,4 @@
-"""`dpfuse bank init`, `show` and `verify`."""
+"""`dpfuse bank init`, `show`, `verify`, `upgrade` and `restore`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dpfuse import cli
 from dpfuse.ledger.bank import Submission
 from dpfuse.ledger.bank.bank import Bank
-from support.designs import make_design
+from support.designs import make_design, make_guarantee
 
 
 def invoke(*arguments):
@@ -53,3 +53,12 @@ def test_verify_exits_with_3_for_a_bank_that_was_changed(make_bank, server, monk
     with pytest.raises(SystemExit) as stop:
         cli.main()
     assert stop.value.code == 3 and "do not add up" in capsys.readouterr().err
+
+
+def test_restore_says_when_the_bank_lends_again_and_show_that_it_was_restored(make_bank):
+    bank = make_bank(guarantee=make_guarantee("individual", period="day"), capacity=4)
+    assert "lends again from the next calendar day (UTC) on" in invoke("restore", bank.where).output
+    boundary = json.loads(invoke("show", bank.where, "--json").output)["restored_at"]
+    assert 0 <= bank.terms.epoch_at(bank.now()) + 1 - boundary < 50
+    assert f"Restored at boundary {boundary}: nothing is lent in the period" in invoke("show", bank.where).output
+    assert "the bank had version 4 and has version 4" in invoke("upgrade", bank.where).output

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from dpfuse import Entry, Ledger, cli
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger import Terms, backup, restore, upgrade, verify
+from dpfuse.ledger import Terms, backup, upgrade, verify
 from dpfuse.ledger.bank import HeldSlice
 from dpfuse.ledger.bank.rules import NO_ANSWER, LastAnswer
 from dpfuse.ledger.events import TERMS
@@ -187,14 +187,17 @@ def test_an_upgrade_keeps_the_bank_and_the_slices(ledger):
             pay(again, s3=1)
 
 
-def test_a_backup_of_a_ledger_with_a_bank_is_not_restored(ledger, tmp_path):
+def test_a_restored_ledger_pays_from_no_slice_of_the_lost_one(ledger, design, tmp_path):
     hold(ledger)
     pay(ledger, s3=50)
     backup(ledger.path, copy := tmp_path / "copy.db")
     pay(ledger, s3=LENT - 50)
-    with pytest.raises(LedgerRefused, match="start a new ledger at the bank"):
-        restore(copy, target := tmp_path / "restored.db", last_step=9)
-    assert not list(tmp_path.glob(f"{target.name}*"))
+    command = ["ledger", "restore", str(copy), str(target := tmp_path / "restored.db"), "--last-step", "9"]
+    assert "what the bank had lent counts as spent" in CliRunner().invoke(cli.app, command).output
+    with Ledger.open(target, design) as restored:
+        assert restored.slices(2) == [] and restored.last_step("main") == 9
+        with pytest.raises(LedgerRefused, match="does not fit"):
+            pay(restored, s3=1)
 
 
 def test_a_ledger_without_a_bank_is_as_it_was(tmp_path, design):

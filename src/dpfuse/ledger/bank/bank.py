@@ -14,7 +14,7 @@ from dpfuse._arrays import Integers
 from dpfuse.errors import LedgerMismatch, LedgerRefused, LedgerUnavailable
 from dpfuse.guarantee import Guarantee
 from dpfuse.ledger.bank.rules import NO_ANSWER, NOTHING, BankTerms, LastAnswer, Loan, Submission
-from dpfuse.ledger.bank.schema import VERSION, script
+from dpfuse.ledger.bank.schema import OLDEST_VERSION, VERSION, script, upgrade_script
 from dpfuse.ledger.bank.server import BankAddress, connect, driver, raising_bank_refused
 
 if TYPE_CHECKING:
@@ -38,6 +38,17 @@ FROM centres LEFT JOIN answers USING (centre, generation) ORDER BY centre, gener
 """
 
 
+_PRIVATE_TIP = """
+SELECT num_commits, private_tip FROM answers JOIN centres USING (centre, generation)
+WHERE centre = %s AND ledger_id = %s AND place = %s ORDER BY generation DESC LIMIT 1
+"""
+# A lost answer that is known already may be of a later boundary, if the clock of the server is behind.
+_RESTORE = """
+WITH gone AS (DELETE FROM lost_answers RETURNING boundary)
+UPDATE bank SET restored_at = (SELECT greatest(restored_at, %s, max(boundary)) FROM gone) RETURNING restored_at
+"""
+
+
 class CentreShown(NamedTuple):
     """What is public of a centre: its name, its generation, and the last boundary at which the bank answered it."""
 
@@ -48,11 +59,17 @@ class CentreShown(NamedTuple):
 
 @dataclass(frozen=True)
 class BankCheck:
-    """What a check of a bank found; public. Neither accounts nor their number are."""
+    """What a check of a bank found; public. Neither accounts nor their number are.
+
+    Attributes:
+        boundary: the last one that was closed.
+        restored_at: the last boundary that a lost bank can have closed before this copy of it was restored.
+    """
 
     terms: BankTerms
     boundary: int | None
     centres: tuple[CentreShown, ...]
+    restored_at: int | None
 
 
 class BankBusy(LedgerUnavailable):
@@ -68,8 +85,8 @@ class OldCopy(LedgerRefused):
 
     def __init__(self, address: BankAddress) -> None:
         super().__init__(
-            f"{address} is an old copy of itself: a centre holds a later answer of it; put the right one back, or make "
-            f"a new bank for new sensors"
+            f"{address} is an old copy of itself: a centre holds a later answer of it; put the right one back or, if "
+            f"it is lost, use `dpfuse bank restore` or make a new bank for new sensors"
         )
 
 
@@ -100,18 +117,53 @@ class Bank:
     def open(cls, where: str) -> Bank:
         """The bank at that address; refused if there is none."""
         address = BankAddress.parse(where)
-        psycopg = driver()
         with raising_bank_refused(address):
             connection = connect(address)
             try:
-                found = connection.execute(f'SELECT version, content FROM "{address.schema}".bank').fetchall()
-            except psycopg.errors.UndefinedTable:
+                version, terms = _read_bank(connection, address)
+                if version != VERSION:
+                    raise LedgerMismatch(
+                        f"{address} has version {version}, and this dpfuse needs {VERSION}; stop its centres and bring "
+                        f"it up with `dpfuse bank upgrade`"
+                    )
+            except BaseException:
                 connection.close()
-                raise LedgerMismatch(f"{address} holds no bank; make one with `dpfuse bank init`") from None
-            if len(found) != 1 or found[0][0] != VERSION:
-                connection.close()
-                raise LedgerMismatch(f"{address} has another version than {VERSION}; use the dpfuse that made it")
-            return cls(address, connection, BankTerms.from_json(found[0][1]))
+                raise
+            return cls(address, connection, terms)
+
+    @classmethod
+    def upgrade(cls, where: str) -> int:
+        """Bring a bank of an earlier version to this one in one transaction; returns the version that it had.
+
+        Accounts, loans and centres stay. Stop the centres first: an earlier dpfuse cannot use the bank afterwards.
+        """
+        address = BankAddress.parse(where)
+        with raising_bank_refused(address), connect(address) as connection, connection.transaction():
+            connection.execute("LOCK TABLE bank, centres")
+            version, terms = _read_bank(connection, address)
+            connection.execute(upgrade_script(terms, version))
+        return version
+
+    def restore(self) -> int:
+        """Go on from a backup of a bank that was lost; returns the last boundary that the lost one can have closed.
+
+        **Guarantees**
+            - Nothing is lent in the period of that boundary, to nobody. So whatever the lost bank lent there after the
+              backup, no account exceeds its budget. In later periods all accounts are new.
+            - All generations of centres end, also those that the backup does not know. A centre begins anew once its
+              last generation cannot release any more.
+            - Assumptions: the copy has lent nothing since it was put in place, so centres are started after this call.
+              The clock of the server is not in an earlier period than that of the lost bank was.
+
+        Raises:
+            LedgerMismatch: the guarantee has no periods, so nothing could ever be lent again.
+        """
+        if self.terms.guarantee.period is None:
+            raise LedgerMismatch(
+                f"{self.address} has one budget for all time, and nobody knows what was spent after the backup, so it "
+                f"could never lend again; put the lost bank back, or make a new one for new sensors"
+            )
+        return int(self._value(_RESTORE, (self.terms.epoch_at(self.now()) + 1,)))
 
     def now(self) -> float:
         """The bank's clock, in seconds since 1970."""
@@ -143,20 +195,27 @@ class Bank:
             )
         return int(number)
 
-    def submit(self, own: Submission, num_commits: int) -> None:
+    def submit(self, own: Submission, num_commits: int, private_tip: bytes = b"") -> None:
         """Hand in what a centre claims and states for a boundary.
+
+        Args:
+            num_commits, private_tip: of the centre's ledger, which must hold them when it starts again.
 
         Raises:
             Superseded: the generation has ended.
             OldCopy: some centre holds a later answer than the bank.
         """
         capacity = self.terms.capacity
-        spent = np.concatenate([np.zeros(0, np.int64), *(_filled(one, capacity, 0) for one in own.statements.values())])
+        # Numbers of fixed width, filled up: the size of the message depends on the number of statements and on how many
+        # times the capacity the sensors are.
+        width = max(map(len, own.statements.values()), default=0)
+        spent = np.concatenate(
+            [np.zeros(0, np.int64), *(_filled(one, capacity, width) for one in own.statements.values())]
+        )
         epochs = np.fromiter(own.statements, np.int64, len(own.statements))
-        values = own.centre, own.generation, own.boundary, num_commits, _filled(own.claims, capacity, NOTHING)
-        # Numbers of fixed width: the size of the message depends on the number of statements alone.
-        query = "SELECT submit(%s, %s, %s, %s, %s, %s, %s, %s, %s)"
-        result = self._value(query, (*values, epochs, spent, *own.last_answer))
+        values = own.centre, own.generation, own.boundary, num_commits, _filled(own.claims, capacity)
+        query = "SELECT submit(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
+        result = self._value(query, (*values, epochs, spent, *own.last_answer, private_tip))
         if result == "old copy":
             raise OldCopy(self.address)
         if result == "ended":
@@ -174,6 +233,11 @@ class Bank:
         query = "SELECT boundary, mark FROM answers WHERE centre = %s AND generation = %s"
         rows = self._rows(query, (centre, generation))
         return LastAnswer(*rows[0]) if rows else NO_ANSWER
+
+    def private_tip(self, centre: str, ledger_id: str, place: str) -> tuple[int, bytes]:
+        """The last commit that the bank knows of that ledger in that place, and its private tip; empty for none."""
+        rows = self._rows(_PRIVATE_TIP, (centre, ledger_id, place))
+        return rows[0] if rows else (0, b"")
 
     def close_boundary(self, boundary: int) -> bool:
         """Close that boundary if its deadline is over and nobody else is closing it; whether it is closed now."""
@@ -208,8 +272,10 @@ class Bank:
             if not self._value(_TOTALS):
                 raise LedgerRefused(f"{self.address}: accounts do not add up to what was stated; one was changed")
             centres = tuple(CentreShown(*row) for row in self._rows(_CENTRES))
-            last = self.last_closed()
-            return BankCheck(self.terms, last if last >= 0 else None, centres)
+            last, restored_at = self.last_closed(), self._value("SELECT restored_at FROM bank")
+            return BankCheck(
+                self.terms, last if last >= 0 else None, centres, restored_at if restored_at >= 0 else None
+            )
 
     def close(self) -> None:
         """Close the connection."""
@@ -242,12 +308,22 @@ class Bank:
         return f"Bank({str(self.address)!r})"
 
 
-def _filled(values: Sequence[int], capacity: int, filling: int) -> Integers:
-    """The values, filled up to the capacity."""
-    if len(values) > capacity:
-        raise LedgerRefused(
-            f"more sensors reported in one epoch than the bank's capacity of {capacity}; make a bank with a larger one"
+def _read_bank(connection: Connection[Any], address: BankAddress) -> tuple[int, BankTerms]:
+    """Version and terms of the bank at that address; refused if there is none that can be used or upgraded."""
+    try:
+        found: list[Any] = connection.execute(f'SELECT version, content FROM "{address.schema}".bank').fetchall()
+    except driver().errors.UndefinedTable:
+        raise LedgerMismatch(f"{address} holds no bank; make one with `dpfuse bank init`") from None
+    if len(found) != 1 or not OLDEST_VERSION <= found[0][0] <= VERSION:
+        raise LedgerMismatch(
+            f"{address} has no version from {OLDEST_VERSION} to {VERSION}; use the dpfuse that made it"
         )
-    filled = np.full(capacity, filling, np.int64)
+    return found[0][0], BankTerms.from_json(found[0][1])
+
+
+def _filled(values: Sequence[int], capacity: int, width: int = 0) -> Integers:
+    """The values, filled up to the next multiple of the capacity that has room for `width` of them, too."""
+    length = max(1, -(-max(len(values), width) // capacity)) * capacity
+    filled = np.full(length, NOTHING, np.int64)
     filled[: len(values)] = values
     return filled

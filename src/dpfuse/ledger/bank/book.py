@@ -31,6 +31,8 @@ class Book:
         - With periods all of this holds within each period. At the first boundary of a period all accounts and loans of
           earlier ones are deleted, and no claim of an earlier one counts.
         - The loans of a generation that ended are forfeited: they count as spent.
+        - A book that was restored from an old copy lends nothing in the period of the restore, and ends all generations
+          that the copy or the lost book may have had.
     """
 
     def __init__(self, terms: BankTerms) -> None:
@@ -39,7 +41,11 @@ class Book:
         self.loans: dict[tuple[str, int, int], Loan] = {}
         self.generations: dict[str, int] = {}
         self.last_boundary: dict[str, int] = {}
-        self.closed = -1
+        self.closed = self.restored_at = -1
+
+    def restore(self, boundary: int) -> None:
+        """Go on from an old copy, after that boundary was the last one that the lost book can have closed."""
+        self.restored_at = max(self.restored_at, boundary)
 
     def register(self, centre: str, boundary: int, *, is_same_ledger: bool = False) -> int:
         """The generation of a centre that starts now.
@@ -49,10 +55,11 @@ class Book:
                 spent, so the generation goes on. Otherwise a new one begins.
         """
         generation = self.generations.get(centre, 0)
-        if not generation or not is_same_ledger:
-            if generation and not self.terms.may_begin_anew(boundary, self.last_boundary[centre]):
+        if generation <= max(0, self.restored_at) or not is_same_ledger:
+            last = max(self.restored_at, self.last_boundary.get(centre, -1))
+            if last >= 0 and not self.terms.may_begin_anew(boundary, last):
                 raise LedgerRefused(f"centre {centre!r} may still be releasing elsewhere; try again later")
-            generation += 1
+            generation = max(generation, self.restored_at, 0) + 1
         self.generations[centre], self.last_boundary[centre] = generation, boundary
         return generation
 
@@ -66,14 +73,16 @@ class Book:
         counted = {
             own.centre: own
             for own in submissions
-            if own.boundary == boundary and own.generation == self.generations.get(own.centre)
+            if own.boundary == boundary
+            and own.generation == self.generations.get(own.centre)
+            and own.generation > self.restored_at
         }
         self._forfeit()
         for own in counted.values():
             self.last_boundary[own.centre] = boundary
             for epoch, spent in own.statements.items():
                 self._settle(self.loans.pop((own.centre, own.generation, epoch), None), spent)
-        may_claim = self.terms.may_claim(boundary)
+        may_claim = self.terms.may_claim(boundary, self.restored_at)
         claims = {
             centre: sorted({sensor for sensor in own.claims if sensor >= 0 and may_claim})
             for centre, own in counted.items()

@@ -38,10 +38,12 @@ class BankClient:
           other.
         - The period of a step is that of its epoch. In the first two epochs of a period nothing is lent.
         - Without an answer of the bank for `patience` boundaries no step may be released until there is one.
-        - A ledger that starts again on the same machine, in the same file, goes on with its slices. In any other place
-          they count as spent.
+        - A ledger that starts again on the same machine, in the same file, goes on with its slices. In any other place,
+          and restored from a backup, they count as spent.
+        - A ledger whose debits were changed after the bank had its private tip is refused.
         - A bank that does not know an answer that this centre holds is an old copy. It is refused, and lends to nobody.
-        - Too many sensors for the bank's capacity end the centre: nobody's claim depends on how many others there are.
+        - Any number of sensors may report: a message grows by whole capacities, and nobody's claim depends on how many
+          others there are.
 
     Args:
         bank: an open connection, which the client closes.
@@ -58,7 +60,8 @@ class BankClient:
                 f"the bank that it was created for, or a new ledger"
             )
         self.terms.check_guarantee(ledger.terms.guarantee, bank.address)
-        place = _place_of(ledger.path)
+        place = _place_of(ledger)
+        _check_tip(bank, centre, ledger, place)
         self.generation = bank.register(centre, ledger.terms.ledger_id, place, list(ledger.streams), ledger.num_commits)
         self._link = BankLink(bank, where)
         generation, last_answer = ledger.last_answer()
@@ -137,12 +140,8 @@ class BankClient:
         self._borrower.enter(epoch, self._ledger.spent_of)
         self._keep_slices()
         own = self._borrower.submit(self.centre, self.generation, epoch + 1)
-        if len(own.claims) > self.terms.capacity:
-            raise LedgerRefused(
-                f"more sensors reported in one epoch than the bank's capacity of {self.terms.capacity}; make a bank "
-                f"with a larger one"
-            )
-        self._link.post(own, self._ledger.num_commits, set(self._borrower.slices))
+        ledger = self._ledger
+        self._link.post(own, ledger.num_commits, ledger.found.private_tip, set(self._borrower.slices))
 
     def _follow_period(self, epoch: int) -> None:
         """Begin the period of that epoch, also after a crash between the two transactions here."""
@@ -171,10 +170,20 @@ class BankClient:
         return f"BankClient({self.centre!r}, generation {self.generation})"
 
 
-def _place_of(ledger: Path) -> str:
-    """Names this machine and this file: a copy has another place, on this machine, too."""
+def _place_of(ledger: Ledger) -> str:
+    """Names this machine and this file: a copy and a restored backup have another place, on this machine, too."""
     machine = ""
     with suppress(OSError):
         machine = Path("/etc/machine-id").read_text().strip()
-    found = ledger.stat()
-    return f"{machine}/{platform.node()}/{found.st_dev}/{found.st_ino}"
+    found, mark = ledger.path.stat(), ledger.restore_mark()
+    return f"{machine}/{platform.node()}/{found.st_dev}/{found.st_ino}" + (f"/{mark}" if mark else "")
+
+
+def _check_tip(bank: Bank, centre: str, ledger: Ledger, place: str) -> None:
+    """Refuse a ledger with another past than the bank's copy of its private tip stands for."""
+    number, tip = bank.private_tip(centre, ledger.terms.ledger_id, place)
+    if tip and number <= ledger.num_commits and ledger.private_tip_at(number) != tip:
+        raise LedgerRefused(
+            f"{ledger.path} does not hold the private tip of commit {number} that its bank keeps: its debits were "
+            f"changed, or an old copy of it went on; put the right one back, or restore a backup"
+        )

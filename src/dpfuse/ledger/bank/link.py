@@ -22,10 +22,11 @@ _CLOCK_SHARE = 0.05
 
 
 class _Letter(NamedTuple):
-    """A submission, how many commits the ledger has, and the epochs of the loans that the centre has."""
+    """A submission, the ledger's last commit and its private tip, and the epochs of the loans that the centre has."""
 
     submission: Submission
     num_commits: int
+    private_tip: bytes
     known: Collection[int]
 
 
@@ -70,10 +71,10 @@ class BankLink:
         if self._thread.is_alive():
             self._thread.join(1.0)
 
-    def post(self, submission: Submission, num_commits: int, known: Collection[int]) -> None:
+    def post(self, submission: Submission, num_commits: int, private_tip: bytes, known: Collection[int]) -> None:
         """Send this for its boundary, in place of what was posted before."""
         with self._changed:
-            self._letter = _Letter(submission, num_commits, known)
+            self._letter = _Letter(submission, num_commits, private_tip, known)
             self._changed.notify()
 
     def collect(self) -> list[BankAnswer]:
@@ -119,7 +120,7 @@ class BankLink:
     def _exchange(self, bank: Bank, letter: _Letter) -> BankAnswer | None:
         """The answer to the letter; None if a newer letter is posted first."""
         own = letter.submission
-        bank.submit(own, letter.num_commits)
+        bank.submit(own, letter.num_commits, letter.private_tip)
         self._measure(bank, most_s=_CLOCK_SHARE * self.terms.epoch_s)
         if not self._wait(self.terms.deadline_of(own.boundary) - self.offset_s - time.monotonic()):
             return None

@@ -95,7 +95,7 @@ class BankTerms:
         epoch_s: seconds from one boundary to the next.
         patience: a centre that had no answer for so many boundaries releases nothing until it has one. A centre may
             begin anew elsewhere only after that.
-        capacity: the most sensors that may report to one centre in one epoch. Messages are filled up to it.
+        capacity: messages are filled up to a multiple of so many sensors. No number of sensors is refused.
     """
 
     bank_id: str
@@ -125,9 +125,13 @@ class BankTerms:
         """The number of the period that the epoch is in; 0 without periods."""
         return max(epoch, 0) // self.epochs_per_period
 
-    def may_claim(self, boundary: int) -> bool:
-        """Whether claims count at that boundary: they are of reports two epochs before it, and its own period."""
-        return self.period_of(boundary) == self.period_of(boundary - 2)
+    def may_claim(self, boundary: int, restored_at: int = -1) -> bool:
+        """Whether claims count at that boundary: they are of reports two epochs before it, and its own period.
+
+        In the period in which the bank was restored none counts: what it had lent there is unknown.
+        """
+        is_known = restored_at < 0 or self.period_of(boundary) > self.period_of(restored_at)
+        return is_known and self.period_of(boundary) == self.period_of(boundary - 2)
 
     def epoch_at(self, unix_s: float) -> int:
         """The epoch at that moment."""
