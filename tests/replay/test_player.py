@@ -5,10 +5,13 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from dpfuse.centre.held_inputs import HeldInputs
+from dpfuse.public_inputs import NEVER
 from dpfuse.replay import player as player_module
-from support.replay import Listener, play
+from support.replay import Listener, play, scenes
 
 
 def on_time(centre):
@@ -45,6 +48,31 @@ def test_a_pause_of_the_player_skips_scenes_and_shifts_none(listen, clock):
     tally, _ = play(centre, 0.6)
     assert set(range(1, 14)) - set(centre.truth) == {7, 8}
     assert {step - n for step, (n,) in centre.truth.items()} == {1} and tally.num_reports == 3 * tally.num_steps
+
+
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_a_step_holds_the_public_inputs_of_its_own_scene(listen, clock, speed):
+    """Published in the step before; also after the player has stopped, or after a publication is lost."""
+
+    def with_inputs():
+        for number, scene in enumerate(scenes()):
+            yield scene._replace(inputs=(np.array([number // 4, np.nan]), np.array([number % 4, NEVER])))
+
+    centre, held = listen(), HeldInputs(1, [0.0, 0.0], [1000.0, 1.0])
+    clock.plans = [(clock.now + 0.22, lambda: clock.sleep(0.2))]
+    play(centre, 1.2, with_inputs(), speed=speed)
+    num_checked = 0
+    for step in range(2, max(centre.truth) + 1):
+        news = [message for now, message in centre.inputs if now == step - 1 and now % 5]  # the others are lost
+        for message in news:
+            assert message["key"] == "p0.1.0" and message["stream"] == "main"
+            values = [np.nan if value is None else value for value in message["values"]]
+            held.give(0, message["step"], values, usable_from=step)
+        value, missing, age, _ = held.at(step)[0]
+        if news and step in centre.truth:
+            number, num_checked = int(centre.truth[step][0]), num_checked + 1
+            assert (value, age) == (number // 4, number % 4 // speed) and np.isnan(missing)
+    assert num_checked > 10
 
 
 def test_the_replay_continues_after_a_restart_of_the_centre(listen, clock, monkeypatch):
@@ -84,7 +112,7 @@ def test_a_speed_that_does_not_fit_the_clock_of_the_centre_is_refused(listen):
 
 
 def test_keys_of_another_key_file_are_reported(listen):
-    with pytest.raises(PermissionError, match="refuses these reports; is this its key file"):
+    with pytest.raises(PermissionError, match="refuses these messages; is this its key file"):
         play(listen(secret=bytes(32)), 9.0)
 
 

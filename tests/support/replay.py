@@ -48,7 +48,7 @@ class Listener(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", port), _Handler)
         self.interval_s, self.first_step, self.is_replay, self.horizon = interval_s, first_step, is_replay, horizon
         self.keys, self.time, self.start = Keys.from_secret(secret), time, time.monotonic()
-        self.reports, self.truth, self.is_closed = [], {}, False
+        self.reports, self.inputs, self.truth, self.is_closed = [], [], {}, False
         self.thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.thread.start()
 
@@ -87,6 +87,10 @@ class _Handler(BaseHTTPRequestHandler):
             centre.truth[body[0]["step"]] = body[0]["state"]
             return self.answer({}, 202 if centre.is_replay else 404)
         parsed = [parse_report(line) for line in lines]
+        if self.path == "/v1/inputs":
+            assert not any(centre.keys.check_inputs(each).refusal for each in parsed)
+            centre.inputs += [(now, each) for each in body]
+            return self.answer({"received": len(lines), "refused": []}, 202)
         refused = [at for at, report in enumerate(parsed) if report is None or centre.keys.check(report)[1]]
         centre.reports += [(now, each) for each in body]
         return self.answer({"received": len(lines) - len(refused), "refused": refused}, 202)
@@ -109,10 +113,10 @@ def scenes():
         yield Scene(np.array([float(number)]), sensors, np.stack([sensors + 0.5, np.full(3, number)], axis=1))
 
 
-def play(centre, seconds, **options):
+def play(centre, seconds, data=None, **options):
     told = []
     with make_client(centre.url) as client:
         player = Replay(
-            client, SceneSequence(scenes(), INTERVAL_S), Keys.from_secret(SECRET), tell=told.append, **options
+            client, SceneSequence(data or scenes(), INTERVAL_S), Keys.from_secret(SECRET), tell=told.append, **options
         )
         return player.run(seconds), told

@@ -76,10 +76,13 @@ class Recorder:
     attributes, streams_in_ledger = None, 1
 
     def __init__(self):
-        self.got = []
+        self.got, self.inputs = [], []
 
     def receive(self, *report):
         self.got.append(report)
+
+    def receive_inputs(self, *inputs):
+        self.inputs.append(inputs)
 
 
 @functools.cache
@@ -160,7 +163,7 @@ def both(intake_app, reading_app):
     """One application with the paths of both, for tests that need no second address."""
 
     async def app(scope, receive, send):
-        is_intake = scope["type"] == "http" and scope["path"] in ("/v1/reports", "/v1/replay/truth")
+        is_intake = scope["type"] == "http" and scope["path"] in ("/v1/reports", "/v1/inputs", "/v1/replay/truth")
         await (intake_app if is_intake else reading_app)(scope, receive, send)
 
     return app

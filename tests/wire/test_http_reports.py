@@ -182,7 +182,7 @@ def test_openapi_describes_every_path_of_intake_and_reading_and_no_page_loads_fo
     intake, reading = (
         set(call(app, "GET", "/openapi.json").json()["paths"]) for app in (still.intake_app, still.reading_app)
     )
-    assert intake == {"/v1/reports", "/v1/clock"}
+    assert intake == {"/v1/reports", "/v1/inputs", "/v1/clock"}
     assert {"/v1/clock", "/v1/guarantee", "/v1/streams/{stream}/releases", "/v1/relay/events"} <= reading - {
         "/v1/reports"
     }

@@ -43,6 +43,34 @@ def test_a_signed_report_names_its_sensor(sensor, values):
     assert check(KEYS, KEYS.issue(sensor).sign("main", 5, values)) == (sensor, "")
 
 
+def check_inputs(keys, message):
+    return keys.check_inputs(parse_report(json.dumps(message).encode()))[:2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 44}, {"stream": "other"}, {"values": [3.0, None, 0.0]}, {"values": [3.5, None]}, {"values": [3.0, 0.0]},
+     {"key": "p2.1.0"}, {"key": "p1.1.1"}, {"key": "p1.2.0"}, {"key": "1.1.0"}, {"key": "pp1.1.0"}, {"key": "p01.1.0"},
+     {"mac": "0" * 32}],
+)  # fmt: skip
+def test_captured_inputs_cannot_be_used_for_anything_else(change):
+    signed = KEYS.issue_publisher(1).sign("main", 43, [3.0, None])
+    assert signed["key"] == "p1.1.0" and check_inputs(KEYS, signed) == (1, "")
+    assert check_inputs(KEYS, signed | change)[1] in ("wrong MAC", "unknown key")
+
+
+def test_a_publishers_key_is_revoked_and_expires_as_a_sensors_does_and_no_sensors_with_it(path, monkeypatch):
+    keys = Keys.load(path)
+    signed, report = keys.issue_publisher(1).sign("main", 1, [3.0]), keys.issue(1).sign("main", 1, [3.0])
+    KeyFile.load(path).revoke([1], "p")
+    keys.look_for_changes(at_once=True)
+    assert check_inputs(keys, signed) == (-1, "revoked") and check(keys, report) == (1, "")
+    other = keys.issue_publisher(1).sign("main", 1, [3.0])
+    assert other["key"] == "p1.1.1" and check_inputs(keys, other) == (1, "")
+    monkeypatch.setattr(keys_module.time, "time", lambda: 1e12)
+    assert check_inputs(keys, other) == (-1, "expired")
+
+
 def test_a_mac_is_the_documented_hmac_under_the_documented_hkdf():
     """Written out with the standard library alone, as a sensor would do it."""
     extracted = hmac.new(bytes(32), b"s" * 32, hashlib.sha256).digest()

@@ -40,9 +40,9 @@ from support.wire import (
 )
 
 
-def test_a_public_input_without_a_value_is_refused_before_there_is_a_ledger(tmp_path):
-    design, options = make_design(num_public=2), CentreOptions(inputs={"1": 0.5}, is_new=True)
-    with pytest.raises(ValueError, match="public input that the design reads, got none for number 2; give --input"):
+def test_a_public_input_that_the_design_does_not_read_is_refused_before_there_is_a_ledger(tmp_path):
+    design, options = make_design(num_public=2), CentreOptions(inputs={"3": 0.5}, is_new=True)
+    with pytest.raises(ValueError, match="input must be a number from 1 to 2, got '3'"):
         run_centre(design, tmp_path / "ledger.db", None, None, options)
     assert not (tmp_path / "ledger.db").exists()
 

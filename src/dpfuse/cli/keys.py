@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 keys = typer.Typer(
     help="Make, issue, revoke, rotate and list the keys of sensors.\n\nA sensor signs its reports with a key and "
     "never sends it. The centre makes all keys from its key file and keeps no list of sensors. Who has the key file "
-    "can report as any sensor.\n\nExample: dpfuse keys new --keys centre.keys",
+    "can report as any sensor, and publish any public input.\n\nExample: dpfuse keys new --keys centre.keys",
     no_args_is_help=True,
 )
+Publisher = Annotated[bool, typer.Option("--publisher", help="The ids are those of publishers of public inputs.")]
 Days = Annotated[float, typer.Option(help="Days until the new keys expire.")]
 
 
@@ -42,29 +43,39 @@ def issue(
     ids: SensorIds,
     out: Annotated[Path, typer.Option(help="File for the keys, which only its owner may read.")],
     path: KeyPath = Path("centre.keys"),
+    publisher: Publisher = False,
     force: Force = False,
 ) -> None:
     """Write the keys of sensors to a file, one JSON object a line.
 
     A line has the name of the key, the secret that signs reports, and the password
     of the broker's user with the key's name. The keys are those of the newest
-    generation. Give each line to its sensor only.
+    generation. Give each line to its sensor only. The key of a publisher signs
+    public inputs alone, and has no password.
 
     Example: dpfuse keys issue --keys centre.keys --out sensors.keys 17 100-199
+
+    Example: dpfuse keys issue --keys centre.keys --out detector.key --publisher 1
     """
     from dpfuse.wire.key_file import write_private
     from dpfuse.wire.keys import Keys
 
     refuse_overwrite(out, force)
     issuer = Keys.load(path)
-    issued = [issuer.issue(sensor) for sensor in parse_ids(ids)]
-    lines = [{"key": str(one.name), "secret": one.secret.hex(), "password": one.password} for one in issued]
+    lines = []
+    for number in parse_ids(ids):
+        if publisher:
+            own = issuer.issue_publisher(number)
+            lines.append({"key": f"p{own.name}", "secret": own.secret.hex()})
+        else:
+            one = issuer.issue(number)
+            lines.append({"key": str(one.name), "secret": one.secret.hex(), "password": one.password})
     write_private(out, "".join(json.dumps(line) + "\n" for line in lines))
     typer.echo(f"wrote {len(lines):,} keys to {out}; keep it private", err=True)
 
 
 @keys.command()
-def revoke(ids: SensorIds, path: KeyPath = Path("centre.keys")) -> None:
+def revoke(ids: SensorIds, path: KeyPath = Path("centre.keys"), publisher: Publisher = False) -> None:
     """Revoke the keys of sensors, in all generations.
 
     A running centre refuses them within about a second; nobody else is affected.
@@ -75,9 +86,9 @@ def revoke(ids: SensorIds, path: KeyPath = Path("centre.keys")) -> None:
     """
     from dpfuse.wire.key_file import KeyFile
 
-    sensors = list(parse_ids(ids))
-    KeyFile.load(path).revoke(sensors)
-    typer.echo(f"revoked the keys of {len(sensors):,} sensors", err=True)
+    numbers = list(parse_ids(ids))
+    KeyFile.load(path).revoke(numbers, "p" if publisher else "")
+    typer.echo(f"revoked the keys of {len(numbers):,} {'publishers' if publisher else 'sensors'}", err=True)
 
 
 @keys.command()

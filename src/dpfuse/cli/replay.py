@@ -59,8 +59,9 @@ def replay(
     other moment.
 
     The freeway has no end. A recording starts again when it is over, with new ids,
-    as the old ids have spent their budgets. A centre that runs with --replay also
-    receives the true state. If the centre restarts, the replay goes on.
+    as the old ids have spent their budgets. Its public inputs are sent with the key
+    of a publisher. A centre that runs with --replay also receives the true state. If
+    the centre restarts, the replay goes on.
 
     Example: dpfuse replay --to http://127.0.0.1:8764 --keys centre.keys --loss 0.1
     """

@@ -99,7 +99,7 @@ def serve(
         typer.Option(
             "--input",
             help="A public input by its name, or its number from 1: a number, or day-sine, day-cosine, week-sine or "
-            "week-cosine of the time. Repeat it for more.",
+            "week-cosine of the time. Repeat it for more; publishers give all others.",
             metavar="NAME=VALUE",
         ),
     ] = None,

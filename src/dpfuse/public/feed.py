@@ -12,10 +12,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.loss import renyi_loss
 from dpfuse.public.events import frame
 from dpfuse.public.parts import CentreParts
+from dpfuse.public_inputs import unpack
 
 if TYPE_CHECKING:
     from dpfuse.public.hub import Hub
@@ -149,6 +152,9 @@ class Feed:
         }
         if row.budget_left is not None:
             described["loss_left"] = _short([as_loss(self.guarantee.order, row.budget_left)])[0]
+        if row.inputs is not None:
+            values, ages = np.split(unpack(row.inputs), 2)
+            described |= {"inputs": _short(values.tolist()), "input_ages": ages.astype(int).tolist()}
         return described | self._replayed(published) if self.notes is not None else described
 
     def _replayed(self, published: Published) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from fastapi import APIRouter, Response
 
 from dpfuse._extras import requires_extra
@@ -20,6 +21,7 @@ from dpfuse.privacy.budget import as_loss
 from dpfuse.public.openapi import answers
 from dpfuse.public.settings import split_label
 from dpfuse.public.status import STATUSES
+from dpfuse.public_inputs import unpack
 
 with requires_extra("live", "GET /metrics"):
     from prometheus_client import CollectorRegistry
@@ -128,7 +130,7 @@ class Collector:
         yield _gauge("dpfuse_budget", "The Rényi budget of the guarantee", feed.guarantee.budget)
 
     def _labels(self) -> Iterator[Metric]:
-        """Names and units of the design's coordinates and channels."""
+        """Names and units of the design's coordinates, channels and public inputs."""
         settings = self._feed.settings
         coordinate = GaugeMetricFamily(
             "dpfuse_coordinate_info",
@@ -143,6 +145,13 @@ class Collector:
         for number, label in enumerate(settings.channel_labels, 1):
             channel.add_metric([str(number), *split_label(label)], 1)
         yield from (coordinate, channel)
+        if settings.inputs:
+            given = GaugeMetricFamily(
+                "dpfuse_input_info", "Name and unit of a public input", labels=["input", "name", "unit"]
+            )
+            for number, label in enumerate(settings.input_labels, 1):
+                given.add_metric([str(number), *split_label(label)], 1)
+            yield given
 
     def _parts(self) -> Iterator[Metric]:
         """Only the parts that the centre has."""
@@ -195,6 +204,23 @@ class Collector:
         if feed.guarantee.accounting == "total":
             yield left
         yield from (mean, std)
+        if feed.settings.inputs:
+            yield from self._inputs()
+
+    def _inputs(self) -> Iterator[Metric]:
+        """The public inputs of the last row, which are null and oldest before the first value."""
+        labels = ["stream", "input"]
+        value = GaugeMetricFamily("dpfuse_input", "Public input that E reads with the last release", labels=labels)
+        age = GaugeMetricFamily("dpfuse_input_age_steps", "Steps since its last value", labels=labels)
+        for stream in self._feed.hub.streams:
+            latest = self._feed.latest(stream)
+            if latest is None or latest.row.inputs is None:
+                continue
+            values, ages = np.split(unpack(latest.row.inputs), 2)
+            for number, (own_value, own_age) in enumerate(zip(values.tolist(), ages.tolist(), strict=True), 1):
+                value.add_metric([stream, str(number)], own_value)
+                age.add_metric([stream, str(number)], own_age)
+        yield from (value, age)
 
     def _width(self, stream: str) -> int:
         """Bytes of a release message: they all have one width."""

@@ -107,6 +107,7 @@ def page_settings(feed: Feed) -> dict[str, Any]:
     """The settings of the page, all of them public."""
     settings = feed.settings
     names = settings.labels or [f"State {number}" for number in range(1, settings.num_states + 1)]
+    inputs = settings.input_labels or [f"Input {number}" for number, _ in enumerate(settings.inputs, 1)]
     return {
         "streams": list(settings.streams),
         "interval_s": settings.interval_s,
@@ -115,6 +116,7 @@ def page_settings(feed: Feed) -> dict[str, Any]:
         "is_replay": settings.is_replay,
         "prior_std": list(settings.prior_std),
         "labels": [dict(zip(("name", "unit"), split_label(name), strict=True)) for name in names],
+        "inputs": [dict(zip(("name", "unit"), split_label(name), strict=True)) for name in inputs],
         "dimension": settings.dimension,
         "grid": GRID,
         "horizon": settings.horizon,

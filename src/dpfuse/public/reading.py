@@ -201,7 +201,10 @@ def _facts(feed: Feed) -> dict[str, Any]:
             {"low": low, "high": high} | ({"label": settings.channel_labels[at]} if settings.channel_labels else {})
             for at, (low, high) in enumerate(settings.channels)
         ],
-        "inputs": [{"low": low, "high": high} for low, high in settings.inputs],
+        "inputs": [
+            {"low": low, "high": high} | ({"label": settings.input_labels[at]} if settings.input_labels else {})
+            for at, (low, high) in enumerate(settings.inputs)
+        ],
         "labels": list(settings.labels),
         "partial_reports": settings.partial_reports,
         "attributes": settings.attributes,

@@ -42,7 +42,7 @@ class PublicSettings:
         channels: the lowest and the highest value of each channel of a measurement.
         inputs: the lowest and the highest value of each public input that g and E read.
         labels: name and unit of each coordinate of the state, such as "density [veh/km]"; empty if they have none.
-        channel_labels: the same of each channel of a measurement.
+        channel_labels, input_labels: the same of each channel of a measurement, and of each public input.
         prior_std: standard deviation of each coordinate of the state before any release; empty if it is not known.
         is_replay: the data is simulated or public, and truth, latency and number of reports are shown.
         partial_reports: a report may lack channels; otherwise one that does counts as absent.
@@ -68,6 +68,7 @@ class PublicSettings:
     inputs: tuple[tuple[float, float], ...] = ()
     labels: tuple[str, ...] = ()
     channel_labels: tuple[str, ...] = ()
+    input_labels: tuple[str, ...] = ()
     prior_std: tuple[float, ...] = ()
     is_replay: bool = False
     has_bank: bool = False
@@ -95,8 +96,8 @@ class PublicSettings:
             raise ValueError(
                 f"labels must hold {structure.num_states}, one for each coordinate of the state, got {len(labels)}"
             )
-        channel_labels = tuple(design.labels.get("channels", ()))
-        if not all(map(_is_label, (*labels, *channel_labels))):
+        channel_labels, input_labels = (tuple(design.labels.get(name, ())) for name in ("channels", "public"))
+        if not all(map(_is_label, (*labels, *channel_labels, *input_labels))):
             raise ValueError(
                 f"labels must be texts of up to {_MAX_LABEL} characters that UTF-8 has; name them otherwise"
             )
@@ -119,6 +120,7 @@ class PublicSettings:
             inputs=inputs,
             labels=tuple(labels),
             channel_labels=channel_labels,
+            input_labels=input_labels,
             prior_std=tuple(np.asarray(constants.state_std, np.float64).tolist()),
             partial_reports=structure.partial_reports,
             **others,
@@ -148,6 +150,7 @@ class PublicSettings:
                     "inputs": tuple((float(low), float(high)) for low, high in fields["inputs"]),
                     "labels": tuple(fields["labels"]),
                     "channel_labels": tuple(fields["channel_labels"]),
+                    "input_labels": tuple(fields.get("input_labels", ())),
                     "prior_std": tuple(fields["prior_std"]),
                 }
             )
@@ -180,7 +183,8 @@ class PublicSettings:
             and self.features in FEATURE_SETS
             and len(self.labels) in (0, self.num_states)
             and len(self.channel_labels) in (0, len(self.channels))
-            and all(map(_is_label, (*self.labels, *self.channel_labels)))
+            and len(self.input_labels) in (0, len(self.inputs))
+            and all(map(_is_label, (*self.labels, *self.channel_labels, *self.input_labels)))
             and len(self.prior_std) in (0, self.num_states)
             and all(type(one) is float and 0 < one < math.inf for one in self.prior_std)
             and (self.attributes is None or _FINGERPRINT.fullmatch(self.attributes) is not None)

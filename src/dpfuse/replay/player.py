@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from dpfuse import _check
 from dpfuse.replay.faults import Faults, make_garbage
 from dpfuse.replay.scenes import Scene, SceneSequence
-from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport
+from dpfuse.replay.transports import OutgoingMessage, OverHTTP, Transport, send_lines
 from dpfuse.wire.keys import Keys
 from dpfuse.wire.messages import write_report
 
@@ -30,6 +31,7 @@ _SEND_AT = 0.1
 _READ_CLOCK_EVERY_S = 2.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _BATCH = 1000
+_PUBLISHER = 0
 _NUM_KEYS = 10_000  # kept, as it takes time to make them
 
 
@@ -61,6 +63,9 @@ class Tally:
 class Replay:
     """Sends the scenes to a centre one after the other; each sensor has its own key.
 
+    Public inputs have the key of a publisher. Those that hold at a step are published in the step before, when a real
+    publisher knows them.
+
     Time goes on while the centre is away: when it is back, the scenes of that time have passed.
 
     Args:
@@ -70,7 +75,7 @@ class Replay:
         stream: the stream to report to.
         speed: seconds of data for each second; by default one scene for each step of the centre.
         faults: what goes wrong on the way.
-        transport: sends the reports, by default over HTTP. Clock and truth always use HTTP.
+        transport: sends the reports, by default over HTTP. Clock, truth and public inputs always use HTTP.
         is_sealed: encrypt the reports, so that only the centre can read them.
         tell: gets a line of text when the connection is lost or back.
     """
@@ -90,6 +95,8 @@ class Replay:
     ) -> None:
         self._url = str(client.base_url).rstrip("/")
         self._client, self._scenes, self._stream = client, data.scenes, stream
+        self._ahead: deque[Scene] = deque()
+        self._publisher = keys.issue_publisher(_PUBLISHER)
         self._issue = lru_cache(_NUM_KEYS)(keys.issue)
         self._interval_s = _check.is_positive("interval_s", data.interval_s)
         self._speed = None if speed is None else _check.is_positive("speed", speed)
@@ -125,10 +132,13 @@ class Replay:
                 step, moment = clock.next_step(self.tally.step)
                 self._wait_until(moment)
                 passed = 1 if last_moment is None else max(1, round((moment - last_moment) / clock.interval_s))
-                scene = self._advance(passed * self._scenes_each(clock.interval_s))
+                scenes_each = self._scenes_each(clock.interval_s)
+                scene = self._advance(passed * scenes_each)
                 last_moment = moment
                 if scene is None:
                     return
+                if scene.inputs is not None:
+                    self._publish_inputs(step + 1, self._look_ahead(scenes_each), scenes_each)
                 self._post_truth(step, scene.state)
                 self._send_scene(step, scene)
                 yield
@@ -154,7 +164,29 @@ class Replay:
 
     def _advance(self, num_scenes: int) -> Scene | None:
         """The scene after `num_scenes` steps of the data; None after the last."""
-        return next(itertools.islice(self._scenes, num_scenes - 1, None), None)
+        scene = self._look_ahead(num_scenes)
+        for _ in range(min(num_scenes, len(self._ahead))):
+            self._ahead.popleft()
+        return scene
+
+    def _look_ahead(self, num_scenes: int) -> Scene | None:
+        """The same scene, which is still to come."""
+        self._ahead.extend(itertools.islice(self._scenes, max(0, num_scenes - len(self._ahead))))
+        return self._ahead[num_scenes - 1] if len(self._ahead) >= num_scenes else None
+
+    def _publish_inputs(self, step: int, scene: Scene | None, scenes_each: int) -> None:
+        """Publish the inputs that hold at the step of that scene, the older ones again, so that none stays lost."""
+        if scene is None or scene.inputs is None:
+            return
+        values, ages = scene.inputs[0], scene.inputs[1] // scenes_each
+        lines = []
+        for age in np.unique(ages[np.isfinite(values)]).tolist():
+            own = [
+                value if is_own else None
+                for value, is_own in zip(values.tolist(), (ages == age) & np.isfinite(values), strict=True)
+            ]
+            lines.append(write_report(self._publisher.sign(self._stream, max(1, step - age), own)))
+        send_lines(self._client, "/v1/inputs", lines)
 
     def _send_scene(self, step: int, scene: Scene) -> None:
         """Send a report for every sensor of the scene, with the faults."""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpfuse import _check
-from dpfuse._arrays import Booleans, Integers
+from dpfuse._arrays import Booleans, Floats32, Integers
 from dpfuse.data import us101
 from dpfuse.systems import freeway
 from dpfuse.trajectories import Trajectories
@@ -26,11 +26,14 @@ class Scene(NamedTuple):
         state: the true state, shape (n_x,).
         sensors: ids of the sensors that report, shape (m,).
         measurements: shape (m, n_y).
+        inputs: the public inputs that hold, NaN for one that was never published, and their ages in steps, each of
+            shape (n_p,); None without any.
     """
 
     state: NDArray[Any]
     sensors: Integers
     measurements: NDArray[Any]
+    inputs: tuple[Floats32, Integers] | None = None
 
 
 class SceneSequence(NamedTuple):
@@ -76,7 +79,10 @@ def _recorded(
         for step in range(data.num_steps):
             ids = data.sensors[run, step] + turn * num_ids
             reports = data.present[run, step] & is_chosen(ids, share, seed)
-            yield Scene(data.state[run, step], ids[reports] + first_id, data.measurements[run, step][reports])
+            inputs = None
+            if data.public is not None and data.public_age is not None:
+                inputs = data.public[run, step], data.public_age[run, step]
+            yield Scene(data.state[run, step], ids[reports] + first_id, data.measurements[run, step][reports], inputs)
 
 
 def is_chosen(ids: Integers, share: float, seed: int) -> Booleans:

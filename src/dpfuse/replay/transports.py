@@ -42,10 +42,14 @@ class OverHTTP:
         self._client, self._expects_refusals = client, expects_refusals
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        lines = b"\n".join(each.message for each in messages)
-        answer = self._client.post("/v1/reports", content=lines, headers={"content-type": "application/x-ndjson"})
-        if answer.status_code != 202 or (answer.json()["refused"] and not self._expects_refusals):
-            raise PermissionError(f"{self._client.base_url} refuses these reports; is this its key file?")
+        send_lines(self._client, "/v1/reports", [each.message for each in messages], self._expects_refusals)
+
+
+def send_lines(client: httpx.Client, path: str, lines: Sequence[bytes], expects_refusals: bool = False) -> None:
+    """Send messages in one request; raises if the centre refuses one."""
+    answer = client.post(path, content=b"\n".join(lines), headers={"content-type": "application/x-ndjson"})
+    if answer.status_code != 202 or (answer.json()["refused"] and not expects_refusals):
+        raise PermissionError(f"{client.base_url} refuses these messages; is this its key file?")
 
 
 class OverMQTT:

@@ -1,4 +1,4 @@
-"""The intake over HTTP: reports come in, and the clock goes out."""
+"""The intake over HTTP: reports and public inputs come in, and the clock goes out."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def make_intake_app(ticker: Ticker, intake: Intake, feed: Feed, connections: ByI
         intake: takes the reports. If it has notes, the centre runs a replay: its data is simulated or public, the truth
             may be sent, and the page shows both.
         feed: the published steps, for the clock.
-        connections: holds connections for the sensors that reported on them.
+        connections: holds connections for the sensors that reported on them, and for publishers.
     """
     app = make_api("dpfuse intake", "Takes private reports. Releases are read elsewhere, see `dpfuse relay`.")
     _add_reports(app, intake, ticker, connections)
+    _add_inputs(app, intake, ticker, connections)
     if intake.notes is not None:
         _add_truth(app, ticker, feed.hub, intake.notes)
 
@@ -69,11 +70,29 @@ def _add_reports(app: FastAPI, intake: Intake, ticker: Ticker, connections: ById
     async def send_reports(request: Request) -> Response:
         """Send reports of one or many sensors, one on each line."""
         _check_type(request, "application/x-ndjson")
-        connection = request.scope.get("state", {}).get("connection")
-        holder = None if connections is None or connection is None else Holder(connections, connection, ticker)
+        holder = _holder(request, connections, ticker)
         async with _deadline():
             counted = await intake.accept_stream(request.stream(), ticker, holder)
         return answer(counted._asdict(), 202)
+
+
+def _add_inputs(app: FastAPI, intake: Intake, ticker: Ticker, connections: ByIdentity | None) -> None:
+    responses = answers(202, openapi.RECEIVED, 408, 415)
+    body = openapi.takes(openapi.INPUTS, "application/x-ndjson")
+
+    @app.post("/v1/inputs", status_code=202, responses=responses, openapi_extra=body, tags=["in"])
+    async def send_inputs(request: Request) -> Response:
+        """Send public inputs with a publisher's key, those of one stream and step on each line."""
+        _check_type(request, "application/x-ndjson")
+        holder = _holder(request, connections, ticker)
+        async with _deadline():
+            counted = await intake.accept_stream(request.stream(), ticker, holder, intake.accept_inputs)
+        return answer(counted._asdict(), 202)
+
+
+def _holder(request: Request, connections: ByIdentity | None, ticker: Ticker) -> Holder | None:
+    connection = request.scope.get("state", {}).get("connection")
+    return None if connections is None or connection is None else Holder(connections, connection, ticker)
 
 
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:

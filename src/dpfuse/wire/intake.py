@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.wire.keys import refused_report
@@ -114,14 +114,39 @@ class Intake:
                 self.notes.count_report(report.stream, report.step)
         return refused
 
-    async def accept_stream(self, chunks: AsyncIterator[bytes], ticker: Ticker, holder: Holder | None = None) -> Answer:
-        """`accept` for a body of lines as it arrives, on an event loop."""
+    def accept_inputs(self, lines: Sequence[bytes], holder: Holder | None = None) -> list[int]:
+        """Hand public inputs with a publisher's valid MAC to the centre; returns the positions of the other lines."""
+        self._keys.look_for_changes()
+        refused = []
+        for position, line in enumerate(lines):
+            message = parse_report(line)
+            checked = refused_report("not inputs") if message is None else self._keys.check_inputs(message)
+            if message is None or checked.refusal:
+                self._refusals.note(checked.refusal, "" if message is None else message.key)
+                refused.append(position)
+                self.counts[checked.refusal] += 1
+                continue
+            self.counts["inputs"] += 1
+            self._centre.receive_inputs(message.stream, message.step, checked.values)
+            if holder is not None and holder.note(-1 - checked.sensor, message.step):  # no sensor has such a number
+                holder = None
+        return refused
+
+    async def accept_stream(
+        self,
+        chunks: AsyncIterator[bytes],
+        ticker: Ticker,
+        holder: Holder | None = None,
+        accept: Callable[[list[bytes], Holder | None], list[int]] | None = None,
+    ) -> Answer:
+        """`accept` for a body of lines as it arrives, on an event loop; or another method in its place."""
+        take = accept or (lambda part, holder: self.accept(part, holder=holder))
         num_lines, num_refused = 0, 0
         positions: list[int] = []
         async for lines in _split_lines(chunks):
             for part in split_parts(lines):
                 await wait_for_release(ticker)
-                refused = self.accept(part, holder=holder)
+                refused = take(part, holder)
                 positions += [num_lines + position for position in refused][: MAX_REFUSED - len(positions)]
                 num_lines, num_refused = num_lines + len(part), num_refused + len(refused)
         return Answer(num_lines - num_refused, positions)

@@ -1,7 +1,7 @@
 """The key file of a centre: a secret for each generation of keys, and beside it the list of revoked keys.
 
     centre.keys          {"version": 1, "generations": [{"number": 1, "secret": "<64 hex digits>", "expires": <time>}]}
-    centre.keys.revoked  one key a line: 17.1.0
+    centre.keys.revoked  one key a line: 17.1.0, or p1.1.0 of a publisher
 
 Both are replaced in one step, so that a running centre reads the old file or the new one. A process that changes one of
 them holds a lock meanwhile (`centre.keys.lock`, an empty file), so that of two changes at the same time none is lost.
@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dpfuse.errors import FileRefused
 from dpfuse.ledger.folder import make_private_folder
@@ -34,8 +34,10 @@ LARGEST_ID = 2**63 - 1
 _VERSION = 1
 _DAY_S = 86400.0
 _SECRET = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_REVOKED = re.compile(r"[0-9]{1,19}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
+_REVOKED = re.compile(r"p?[0-9]{1,19}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 Stamp = tuple[int, ...]
+Role = Literal["", "p"]
+"""What the name of a key begins with: nothing for a sensor's, "p" for that of a publisher of public inputs."""
 
 
 class Generation(NamedTuple):
@@ -124,12 +126,13 @@ class KeyFile:
             new = _new_generation(now.newest.number + 1, days)
             return KeyFile((*kept, new), now.revoked, self.path)._write()
 
-    def revoke(self, sensors: Iterable[int]) -> KeyFile:
-        """Revoke the keys of sensors in all generations. The next key that is issued has another serial."""
+    def revoke(self, sensors: Iterable[int], role: Role = "") -> KeyFile:
+        """Revoke the keys of sensors, or publishers, in all generations. The next one issued has another serial."""
         assert self.path is not None, "keys without a file cannot be revoked"
         with _change(self.path):
             now = KeyFile.load(self.path)
-            found = {f"{s}.{one.number}.{now.serial(s, one.number)}" for s in sensors for one in now.generations}
+            each = [(sensor, one.number) for sensor in sensors for one in now.generations]
+            found = {f"{role}{sensor}.{number}.{now.serial(sensor, number, role)}" for sensor, number in each}
             write_private(_revoked_path(self.path), "".join(f"{name}\n" for name in sorted(now.revoked | found)))
             return KeyFile.load(self.path)
 
@@ -149,12 +152,13 @@ class KeyFile:
         """The generations that have not expired."""
         return [one for one in self.generations if one.expires_at > time.time()]
 
-    def serial(self, sensor: int, generation: int) -> int:
-        """The serial of the sensor's key: the first that was not revoked."""
+    def serial(self, sensor: int, generation: int, role: Role = "") -> int:
+        """The serial of the key of a sensor, or of a publisher: the first that was not revoked."""
         if isinstance(sensor, bool) or not isinstance(sensor, int) or not 0 <= sensor <= LARGEST_ID:
-            raise ValueError(f"sensor must be a whole number from 0 to {LARGEST_ID}, got {sensor!r}")
+            kind = "publisher" if role else "sensor"
+            raise ValueError(f"{kind} must be a whole number from 0 to {LARGEST_ID}, got {sensor!r}")
         serial = 0
-        while f"{sensor}.{generation}.{serial}" in self.revoked:
+        while f"{role}{sensor}.{generation}.{serial}" in self.revoked:
             serial += 1
         return serial
 

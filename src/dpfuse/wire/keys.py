@@ -86,11 +86,29 @@ class SensorKey(NamedTuple):
         return f"SensorKey({self.name})"
 
 
+class PublisherKey(NamedTuple):
+    """What a publisher of public inputs holds: it can sign inputs and nothing else. Private.
+
+    It is made for another purpose than a sensor's key, and its name begins with "p", such as `p1.1.0`.
+    """
+
+    name: KeyName
+    secret: bytes
+
+    def sign(self, stream: str, step: int, values: Iterable[float | None]) -> dict[str, Any]:
+        """Inputs of a step with their MAC, ready for `write_report`; a value is None for an input without news."""
+        signed = SensorKey(self.name, self.secret, "").sign(stream, step, values)
+        return signed | {"key": f"p{self.name}"}
+
+    def __repr__(self) -> str:
+        return f"PublisherKey(p{self.name})"
+
+
 class CheckedReport(NamedTuple):
     """What a check of a report found. Private.
 
     Attributes:
-        sensor: who signed or sealed it; -1 if it is refused.
+        sensor: who signed or sealed it, for inputs the publisher; -1 if it is refused.
         refusal: why it is refused; empty if it is not.
         values: what it says; empty if it is refused.
     """
@@ -112,7 +130,8 @@ class Keys:
 
     **Guarantees**
         - Without the key file nobody can make a key, and from a key nobody can make another: not of another sensor,
-          generation or serial, and not a password of the broker.
+          generation or serial, not of a publisher, and not a password of the broker.
+        - A publisher's key signs no report, and a sensor's no public inputs.
         - A MAC is valid for one key, stream, step and list of values, and so is what is sealed. A captured report is
           useless for all others. Of sealed values nobody without the key learns anything but whether two reports for
           one step are equal.
@@ -146,6 +165,12 @@ class Keys:
         """The sensor's keys in all generations that have not expired."""
         return [self._state.issue(sensor, generation) for generation in self._state.file.live()]
 
+    def issue_publisher(self, publisher: int) -> PublisherKey:
+        """The publisher's key in the newest generation."""
+        newest = self._state.file.newest
+        name = KeyName(publisher, newest.number, self._state.file.serial(publisher, newest.number, "p"))
+        return PublisherKey(name, newest.derive(f"publisher {name}"))
+
     def accounts(self, role: str) -> list[BrokerAccount]:
         """The broker's users for a role, such as the centre, one for each generation, the newest first."""
         users = [(f"{role}.{one.number}", one) for one in reversed(self._state.file.live())]
@@ -171,6 +196,16 @@ class Keys:
             return refused_report("revoked")
         state.remember(form, report.key, found)  # not in a newer state, for which the key may be revoked
         return checked
+
+    def check_inputs(self, message: SensorReport) -> CheckedReport:
+        """Which publisher signed these public inputs and what they say, or why they are refused."""
+        name = KeyName.parse(message.key[1:]) if message.key.startswith("p") else None
+        generation = self._generation_of(name)
+        if name is None or generation is None or message.sealed:
+            return refused_report("unknown key")
+        checked = _SigningKey(name, generation, "publisher").check(message)
+        is_revoked = not checked.refusal and message.key in self._state.file.revoked
+        return refused_report("revoked") if is_revoked else checked
 
     def look_for_changes(self, *, at_once: bool = False) -> None:
         """Read the files again if they have changed. Files that cannot be read are logged, and change nothing."""
@@ -205,9 +240,9 @@ class Keys:
 class _SigningKey:
     """Checks what a key signed. Its MAC is begun once, which halves the work of each report."""
 
-    def __init__(self, name: KeyName, generation: Generation) -> None:
+    def __init__(self, name: KeyName, generation: Generation, purpose: str = "intake") -> None:
         self._name, self._generation = name, generation
-        self._begun = hmac.new(generation.derive(f"intake {name}"), digestmod="sha256")
+        self._begun = hmac.new(generation.derive(f"{purpose} {name}"), digestmod="sha256")
 
     def check(self, report: SensorReport) -> CheckedReport:
         """What the report says, if this key signed it."""

@@ -23,6 +23,19 @@ REPORT = make_object(
     sealed={"type": "string", "description": "hex digits, in place of values and mac: the values, encrypted"},
 )
 REPORT["required"] = ["key", "stream", "step"]
+INPUTS = make_object(
+    "One line of the body: public inputs of one stream and step. Who signs them vouches that no report, count, load or "
+    "connection went into them. A line without a publisher's valid MAC is refused alone.",
+    key={"type": "string", "description": "from `dpfuse keys issue --publisher`: p<number>.<generation>.<serial>"},
+    stream={"type": "string", "example": "main"},
+    step={"type": "integer", "description": "the step for which they hold: that of /v1/clock, or the one after it"},
+    values={
+        "type": "array",
+        "items": {"type": ["number", "null"]},
+        "description": "one number for each public input of the design, null for one without news",
+    },
+    mac={"type": "string", "description": "32 hex digits, as for a report"},
+)
 RECEIVED = make_object(
     received={"type": "integer", "description": "number of reports with a valid MAC"},
     refused=make_array(

@@ -10,7 +10,7 @@ from collections import Counter
 
 _EVERY_S = 60.0
 _MAX_KEYS = 10
-_KEY = re.compile(r"[0-9]{1,19}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
+_KEY = re.compile(r"p?[0-9]{1,19}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 

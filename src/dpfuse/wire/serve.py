@@ -152,11 +152,6 @@ def run_centre(
         LedgerRefused: the ledger could not be opened, or it failed later. Nothing was released after the failure.
     """
     computed = ComputedInputs(design, options.inputs, options.utc_offset_s)
-    if missing := set(range(design.structure.num_public)) - set(computed.places):
-        raise ValueError(
-            f"inputs must have a value for each public input that the design reads, got none for number "
-            f"{', '.join(str(place + 1) for place in sorted(missing))}; give --input NAME=VALUE"
-        )
     sys.setswitchinterval(_SWITCH_S)
     logging.getLogger("asyncio").addFilter(LogSeldom())
     limits = raise_limits()
@@ -214,6 +209,7 @@ def run_centre(
             reloads.append(relay.hang_up)
             host = endpoints.reading_host or endpoints.host
             announce(f"readers {address_of(host, reading, endpoints.tls_cert is not None)}")
+        _log_what_counts(design, computed)
         operations.is_started = True
         _log.info("the centre has started", extra=fields(streams=len(hub.streams), step=centre.now, ledger=ledger))
         with quiet_signals():
@@ -223,6 +219,15 @@ def run_centre(
         if isinstance(error, DpfuseError):
             raise error
         raise DpfuseError(f"the centre stopped: {type(error).__name__} in a step; nothing was released after it")
+
+
+def _log_what_counts(design: Design, computed: ComputedInputs) -> None:
+    if not design.structure.partial_reports:
+        _log.info("a report that lacks a channel counts as absent: the design was trained on complete reports")
+    if published := [str(place + 1) for place in range(design.structure.num_public) if place not in computed.places]:
+        _log.info(
+            "these public inputs come from publishers, see dpfuse keys issue", extra=fields(inputs=",".join(published))
+        )
 
 
 def _open_accounts(

@@ -1,6 +1,6 @@
 // The numbers of the page: the estimate, the facts beside it, the table, and a sentence for screen readers.
 
-import { clock, digitsFor, fixed, significant, SPREAD, timeOfDay } from "./text.js";
+import { clock, digitsFor, duration, fixed, significant, SPREAD, timeOfDay } from "./text.js";
 
 const TABLE_ROWS = 12;
 const RECENT_STEPS = 300;
@@ -20,6 +20,7 @@ export function makeReadout(settings, view, history) {
   let hasSettled = false;
 
   byId("budget-fact").hidden = !isTotal;
+  byId("inputs").hidden = !settings.inputs.length;
   byId("table-panel").addEventListener("toggle", () => {
     tableDueAt = 0;
     draw();
@@ -37,6 +38,7 @@ export function makeReadout(settings, view, history) {
     if (!point) {
       for (const id of ["mean", "spread", "step", "loss", "budget", "error", "reports", "latency"]) show(id, "–");
       show("band", "Waiting for the first release.");
+      show("inputs", "");
       byId("table-body").replaceChildren();
       return;
     }
@@ -47,6 +49,7 @@ export function makeReadout(settings, view, history) {
     const word = caution(point);
     const bounds = `${fixed(at(point.mean) - half, digits)} to ${fixed(at(point.mean) + half, digits)}`;
     show("band", `${word ? `${word} · ` : ""}95% band: ${bounds}`);
+    show("inputs", inputsText(point));
     show("step", point.step.toLocaleString("en"));
     const time = clock(point.step * interval);
     const released = point.at ? `, released at ${timeOfDay(point.at)}` : "";
@@ -74,6 +77,17 @@ export function makeReadout(settings, view, history) {
   function caution(point) {
     if (!isWide(point)) return "";
     return hasSettled ? "No news" : "Warming up";
+  }
+
+  /** The public inputs that the estimate was made with; how old they are, unless they are new. */
+  function inputsText(point) {
+    const texts = settings.inputs.map(({ name, unit }, index) => {
+      const value = point.inputs?.[index] ?? null;
+      const age = point.input_ages?.[index] ?? 0;
+      if (value === null) return `${name} –`;
+      return `${name} ${significant(value)}${unit ? ` ${unit}` : ""}${age ? ` (${duration(age * interval)} old)` : ""}`;
+    });
+    return `Public inputs: ${texts.join(", ")}`;
   }
 
   function drawReplay(point, digits) {
