@@ -88,6 +88,11 @@ class TestManifests:
         assert not any("--new" in unit.read_text() for unit in UNITS)
 
 
+def test_a_centre_that_is_made_anew_has_the_host_name_under_which_the_bank_knows_its_ledger():
+    first, centre = (COMPOSE["services"][name] for name in ("centre-init", "centre"))
+    assert first["hostname"] == centre["hostname"] == "north"
+
+
 def test_images_have_the_version_of_the_package_as_their_tag():
     files = [DEPLOY / "container/compose.yaml", DEPLOY / "container/Containerfile", *MANIFESTS]
     found = [name for path in files for name in re.findall(r"(?:image: |-t )(dpfuse\S*)", path.read_text())]
@@ -150,7 +155,7 @@ class TestPrometheus:
 
         with rig(tmp_path) as live:
             live.tick()
-            live.feed._parts = lambda: CentreParts(True, True, True, 1.0)
+            live.feed._parts = lambda: CentreParts(True, True, True, 1.0, 2.0)
             operations = Operations()
             operations.watch(live.watch, live.feed, live.ledger.path, live.intake.counts.copy)
             headers = {"Authorization": "Bearer a-token"}

@@ -17,7 +17,7 @@ def test_the_feed_has_a_point_for_each_release(tmp_path):
         published = [live.tick()[0] for _ in range(3)]
         with following(address, path="feed") as lines:
             status, *points = events(lines, 4)
-    parts = {"ledger": True, "bank": None, "broker": None, "epoch_age_s": None}
+    parts = {"ledger": True, "bank": None, "broker": None, "epoch_age_s": None, "epoch_s": None}
     expected = {"status": "running", "first_step": 1, "step": 3, "design": live.design.fingerprint, "parts": parts}
     assert status == expected
     for point, one in zip(points, published, strict=True):

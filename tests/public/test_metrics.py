@@ -141,10 +141,11 @@ class TestMetrics:
             found = samples(live.get("/metrics").text)
             assert found["dpfuse_ledger_up",] == 1
             assert not any("bank" in name or "broker" in name for name, *_ in found)
-            live.feed._parts = lambda: CentreParts(True, False, True, 12.5)
+            live.feed._parts = lambda: CentreParts(True, False, True, 12.5, 60.0)
             found = samples(live.get("/metrics").text)
             assert found["dpfuse_bank_up",] == 0 and found["dpfuse_broker_connected",] == 1
             assert found["dpfuse_bank_epoch_age_seconds",] == 12.5
+            assert found["dpfuse_bank_epoch_seconds",] == 60.0
             live.watch.status = "failed"
             assert samples(live.get("/metrics").text)["dpfuse_ledger_up",] == 0
 

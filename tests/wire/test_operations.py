@@ -148,5 +148,6 @@ def test_a_served_centre_has_an_operators_port_and_logs_json(tmp_path, monkeypat
 
 
 def test_the_age_of_the_banks_answer_is_public_in_whole_seconds():
-    bank = SimpleNamespace(may_release=True, answer_age_s=1.9)
-    assert PartsWatch(bank, [])().epoch_age_s == 1.0
+    bank = SimpleNamespace(may_release=True, answer_age_s=1.9, terms=SimpleNamespace(epoch_s=2.5))
+    parts = PartsWatch(bank, [])()
+    assert (parts.epoch_age_s, parts.epoch_s) == (1.0, 2.5) and CentreParts.from_dict(parts._asdict()) == parts

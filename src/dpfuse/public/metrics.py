@@ -163,6 +163,8 @@ class Collector:
             yield _gauge("dpfuse_bank_up", "1 if the bank has answered within its patience", parts.bank)
         if parts.epoch_age_s is not None:
             yield _gauge("dpfuse_bank_epoch_age_seconds", "Seconds since the bank answered", parts.epoch_age_s)
+        if parts.epoch_s is not None:
+            yield _gauge("dpfuse_bank_epoch_seconds", "Seconds between boundaries of the bank", parts.epoch_s)
         if parts.broker is not None:
             yield _gauge("dpfuse_broker_connected", "1 if the broker is connected", parts.broker)
 

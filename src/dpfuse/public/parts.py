@@ -16,21 +16,28 @@ class CentreParts(NamedTuple):
         bank: whether the bank has answered within its patience.
         broker: whether the broker is connected.
         epoch_age_s: whole seconds since the bank last answered.
+        epoch_s: from one boundary of the bank to the next.
     """
 
     ledger: bool = True
     bank: bool | None = None
     broker: bool | None = None
     epoch_age_s: float | None = None
+    epoch_s: float | None = None
 
     @classmethod
     def from_dict(cls, answer: Any) -> CentreParts:
         """The parts in a centre's answer to a relay; what is not of the right kind is None."""
         answer = answer if isinstance(answer, Mapping) else {}
-        bank, broker, age_s = answer.get("bank"), answer.get("broker"), answer.get("epoch_age_s")
+        bank, broker = answer.get("bank"), answer.get("broker")
         return cls(
             ledger=answer.get("ledger") is not False,
             bank=bank if isinstance(bank, bool) else None,
             broker=broker if isinstance(broker, bool) else None,
-            epoch_age_s=float(age_s) if type(age_s) in (int, float) and 0 <= age_s < _LONGEST_S else None,
+            epoch_age_s=_as_seconds(answer.get("epoch_age_s")),
+            epoch_s=_as_seconds(answer.get("epoch_s")),
         )
+
+
+def _as_seconds(value: Any) -> float | None:
+    return float(value) if type(value) in (int, float) and 0 <= value < _LONGEST_S else None

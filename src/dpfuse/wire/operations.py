@@ -164,6 +164,7 @@ class PartsWatch:
             bank=None if self.bank is None else self.bank.may_release,
             broker=None if self.bridge is None else self.bridge.is_connected,
             epoch_age_s=None if self.bank is None else float(int(self.bank.answer_age_s)),  # it is public
+            epoch_s=None if self.bank is None else self.bank.terms.epoch_s,
         )
 
 
