@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import ceil
 from typing import Any
 
 from tools.markdown import make_table
@@ -68,26 +69,29 @@ def capacity() -> str:
     sizes = sorted(map(int, bank["centres"]))
     largest = bank["centres"][str(sizes[-1])]
     per_account_s = largest["ms"]["closing"]["median"] / 1e3 / largest["accounts"]
-    per_shard = int(intake["paced"]["per_second"] / reports)
+    paced, full = intake["paced"], intake["full speed"]
+    # Only reports that came in time count, and what they take of a core is measured at that pace.
+    in_time = paced["per_second"] * paced["in_time"] / paced["sent"]
+    per_shard, report_s = int(in_time / reports), paced["processor_us"] / 1e6
 
     def column(streams: int) -> list[str]:
-        shards, sensors = -(-streams // per_shard), streams * settings["sensors"]
+        shards, sensors = ceil(streams / per_shard), streams * settings["sensors"]
         return [
             f"{streams * reports:,.0f}",
             f"{shards}",
-            f"{streams * reports / intake['full speed']['per_second']:.0f}",
-            f"{streams * busy:.0f}",
+            f"{ceil(round(streams * reports * report_s, 3))}",
+            f"{ceil(round(streams * busy, 3))}",
             f"{streams * written_mb:.0f}",
             f"{shards / settings['interval_s']:,.0f}",
             f"{sensors * per_account_s:.0f}",
-            f"{2 * sensors * per_account_s:.0f}",
+            f"{ceil(2 * sensors * per_account_s)}",
         ]
 
     names = [
         "reports per second",
-        f"shards of {per_shard} streams",
-        "cores that take the reports",
-        "cores that make the steps",
+        f"shards of {per_shard} streams, each with a core",
+        "of their cores, busy with reports",
+        "of their cores, busy with steps",
         "written to the ledgers' disks [MB/s]",
         "syncs of these disks per second",
         "to close one boundary at the bank [s]",
@@ -98,8 +102,9 @@ def capacity() -> str:
     return (
         f"From runs on {_cores('fleet')} cores, for streams of {settings['sensors']} sensors at "
         f"{1 / settings['interval_s']:.0f} Hz with individual accounting. A centre takes "
-        f"{intake['paced']['per_second']:,} reports a second over HTTP in time, and "
-        f"{intake['full speed']['per_second']:,} at full speed on about a core. The steps of {settings['streams']:,} "
+        f"{in_time:,.0f} reports a second over HTTP in time, each for {paced['processor_us']} µs of a core; at full "
+        f"speed it takes {full['per_second']:,}, of which {full['in_time'] / full['sent']:.0%} are in time. The steps "
+        f"of {settings['streams']:,} "
         f"streams take {settings['streams'] * busy:.0%} of a core. A bank with the sensors of {settings['streams']:,} "
         f"streams at each centre closes a boundary in {', '.join(closings)} centres, and a closing has to fit into "
         f"half an epoch. So:\n\n"
@@ -108,9 +113,10 @@ def capacity() -> str:
             [[name, *(values[place] for values in columns)] for place, name in enumerate(names)],
         )
         + "\nIn one centre the **intake** gives out first, long before the steps. In a fleet with one bank the "
-        f"**bank** does: epochs of the default 2 s hold about {1 / per_account_s:,.0f} sensors that report in one "
-        "epoch. Above that, make the bank with longer epochs (a sensor then waits longer before it first counts), or "
-        "one bank for each region whose sensors stay in it: the guarantee is then for each bank. The disks come last.\n"
+        f"**bank** does: epochs of the default 2 s hold about {round(1 / per_account_s, -3):,.0f} sensors that "
+        "report in one epoch. Above that, make the bank with longer epochs (a sensor then waits longer before it first "
+        "counts), or one bank for each region whose sensors stay in it: the guarantee is then for each bank. The disks "
+        "come last.\n"
         f"{_kept('make bench', 'fleet', 'ingest', 'bank')}"
     )
 
