@@ -44,6 +44,12 @@ def test_a_file_becomes_the_arguments_of_a_sweep(file):
     assert plan.settings["few"]["guarantees"] == [dpfuse.Guarantee(order=2.0, budget=0.5, adjacency="remove-one")]
 
 
+def test_periods_in_a_file_are_a_choice_like_budgets(file):
+    file.write_text(TEXT.replace("budget = [0.5, 1.5], adj", 'period = ["day", 90], budget = 1, adj'))
+    kinds = [(g.adjacency, g.period) if g else None for g in read_plan(file).guarantees]
+    assert kinds == [*[(a, p) for a in ("remove-one", "replace-one") for p in ("day", 90.0)], None]
+
+
 def test_the_command_writes_tables_figures_and_designs(pretended, file, tmp_path, capsys, monkeypatch):
     out = tmp_path / "out"
     result = run_dpfuse(capsys, monkeypatch, "sweep", file, "--out", out, "--workers", "0")

@@ -40,6 +40,17 @@ def test_designs_that_share_a_program_are_trained_side_by_side(pretended, parts,
     ]
 
 
+def test_designs_of_different_periods_share_no_program_no_mean_and_no_line(pretended, parts, guarantees, tmp_path):
+    kinds = [replace(guarantees[0], period=period) for period in (None, "day", 90.0)]
+    result = run(parts, kinds, tmp_path / "out", settings={"plain": {}})
+    assert pretended.calls == [[(0.5, 0), (0.5, 1)]] * 3
+    assert [row["period"] for row in result.rows] == [None, None, "day", "day", "90 s", "90 s"]
+    assert [(row["period"], row["num_seeds"]) for row in result.summary()] == [(None, 2), ("day", 2), ("90 s", 2)]
+    assert "| 0.5 per day at order 2, remove-one, total |" in result.to_text()
+    assert len(result.figures()["error-against-budget"].axes[0].get_lines()) >= 3
+    assert len(result.save_tables()) == 4 and len(result.select(period="90 s").rows) == 2
+
+
 def test_groups_have_at_most_the_given_size_and_nearly_equal_ones(pretended, parts, guarantees):
     run(parts, guarantees[:1], seeds=range(7), settings={"plain": {}}, group_size=3)
     assert [len(call) for call in pretended.calls] == [2, 2, 3]

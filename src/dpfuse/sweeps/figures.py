@@ -32,13 +32,15 @@ def draw_result(result: SweepResult) -> dict[str, Figure]:
 
 
 def _by_line(result: SweepResult) -> dict[str, list[Report]]:
-    """Reports by setting; by adjacency, accounting and order too, where a setting has several."""
-    kinds = {(row["order"], row["adjacency"], row["accounting"]) for row in result.rows if row["budget"] is not None}
+    """Reports by setting; by adjacency, accounting, period and order too, where a setting has several."""
+    names = "order", "adjacency", "accounting", "period"
+    kinds = {tuple(row[name] for name in names) for row in result.rows if row["budget"] is not None}
     lines: dict[str, list[Report]] = {}
     for row, report in zip(result.rows, result.reports, strict=True):
         name = row["setting"]
         if len(kinds) > 1 and report.guarantee is not None:
             name += f", {row['adjacency']}, {row['accounting']}"
+            name += "" if row["period"] is None else f", per {row['period']}"
             name += f", order {row['order']:g}" if len({order for order, *_ in kinds}) > 1 else ""
         lines.setdefault(name, []).append(report)
     return lines

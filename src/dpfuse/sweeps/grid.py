@@ -75,14 +75,23 @@ class Case:
     def label(self) -> str:
         """Words that name the design among those of its sweep."""
         kind = self.guarantee
-        words = f"budget {kind.budget:g} {kind.adjacency} {kind.accounting}" if kind else "no guarantee"
+        words = "no guarantee"
+        if kind is not None:
+            period = "" if kind.period is None else f" per {period_in_words(kind)}"
+            words = f"budget {kind.budget:g}{period} {kind.adjacency} {kind.accounting}"
         return f"{self.recording}, {self.setting.name}, {words}, seed {self.seed}"
 
     @property
     def program(self) -> tuple[Any, ...]:
         """Designs with an equal one can be trained side by side."""
-        kind = self.guarantee and (self.guarantee.adjacency, self.guarantee.accounting)
+        kind = self.guarantee and (self.guarantee.adjacency, self.guarantee.accounting, self.guarantee.period)
         return self.recording, self.setting.name, kind
+
+
+def period_in_words(guarantee: Guarantee | None) -> str | None:
+    """The period as one column of a table holds it: `day`, `hour`, or a number with its unit; None without periods."""
+    period = None if guarantee is None else guarantee.period
+    return f"{period:g} s" if isinstance(period, float) else period
 
 
 def expand_settings(given: Mapping[str, Mapping[str, Any]]) -> list[Setting]:

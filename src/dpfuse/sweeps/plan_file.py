@@ -38,7 +38,7 @@ from dpfuse.guarantee import Guarantee
 from dpfuse.trajectories import Trajectories
 
 _KEYS = {"recordings", "guarantees", "seeds", "settings", "common", "evaluation", "out"}
-_GUARANTEE_KEYS = {"order", "budget", "adjacency", "accounting", "floor"}
+_GUARANTEE_KEYS = {"order", "budget", "adjacency", "accounting", "period", "floor"}
 _RECORDING_KEYS = {"file", "split_by", "split"}
 _USUAL_ORDER = 2.0
 
@@ -91,7 +91,7 @@ def read_plan(path: str | os.PathLike[str]) -> SweepPlan:
 
 
 def make_guarantees(table: Mapping[str, Any]) -> list[Guarantee | None]:
-    """Every combination of the values in a table of guarantees, by adjacency, accounting, order and budget."""
+    """Every combination of the values in a table of guarantees, by adjacency, accounting, period, order and budget."""
     _refuse_unknown("guarantees", table, _GUARANTEE_KEYS)
     if "budget" not in table:
         made: list[Guarantee | None] = []
@@ -99,10 +99,10 @@ def make_guarantees(table: Mapping[str, Any]) -> list[Guarantee | None]:
         if "adjacency" not in table:
             raise ValueError("guarantees must state their adjacency, remove-one or replace-one: it has no default")
         choices = [_listed(table["adjacency"]), _listed(table.get("accounting", "total"))]
-        choices += [_listed(table.get("order", _USUAL_ORDER)), _listed(table["budget"])]
+        choices += [_listed(table.get("period")), _listed(table.get("order", _USUAL_ORDER)), _listed(table["budget"])]
         made = [
-            Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting)
-            for adjacency, accounting, order, budget in product(*choices)
+            Guarantee(order=order, budget=budget, adjacency=adjacency, accounting=accounting, period=period)
+            for adjacency, accounting, period, order, budget in product(*choices)
         ]
     made += [None] if table.get("floor") else []
     if not made:

@@ -16,14 +16,14 @@ from dpfuse.evaluation.bootstrap import block_interval
 from dpfuse.evaluation.report import Report
 from dpfuse.policy.design import Design, load
 from dpfuse.policy.parts import Part
-from dpfuse.sweeps.grid import Case
+from dpfuse.sweeps.grid import Case, period_in_words
 from dpfuse.sweeps.reports import report_from_dict
 from dpfuse.sweeps.store import SweepStore
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_GROUPED = "recording", "setting", "order", "budget", "adjacency", "accounting"
+_GROUPED = "recording", "setting", "order", "budget", "adjacency", "accounting", "period"
 
 
 class SweepFailure(NamedTuple):
@@ -147,8 +147,9 @@ def _make_row(case: Case, entry: dict[str, Any], report: Report, folder: Path) -
         {"recording": case.recording, "setting": case.setting.name}
         | choices
         | {name: made.pop(name) for name in looks}
-        | {"order": None, "budget": None, "adjacency": None, "accounting": None, "seed": case.seed}
+        | {"order": None, "budget": None, "adjacency": None, "accounting": None, "period": None, "seed": case.seed}
         | report.to_row()
+        | {"period": period_in_words(case.guarantee)}
         | made
         | {"design": str(folder / entry["design"])}
     )
@@ -157,7 +158,8 @@ def _make_row(case: Case, entry: dict[str, Any], report: Report, folder: Path) -
 def _cells(row: dict[str, Any]) -> list[str]:
     guarantee = "none"
     if row["budget"] is not None:
-        guarantee = f"{row['budget']:g} at order {row['order']:g}, {row['adjacency']}, {row['accounting']}"
+        period = "" if row["period"] is None else f" per {row['period']}"
+        guarantee = f"{row['budget']:g}{period} at order {row['order']:g}, {row['adjacency']}, {row['accounting']}"
     interval = "" if row["mse_low"] is None else f"{row['mse_low']:.4g} to {row['mse_high']:.4g}"
     spread = "" if row["seed_std"] is None else f"{row['seed_std']:.2g}"
     cells = [row["recording"], row["setting"], guarantee, str(row["num_seeds"])]
