@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import pytest
 from typer.testing import CliRunner
@@ -94,6 +95,12 @@ class TestFromSimulationToReport:
         assert "| adaptive |" in result.stdout and "no releases at all (prior)" in result.stdout
         assert "(2, 1.5)-Rényi differential privacy" in result.stdout
         assert "(replace-one): the whole trajectory of the sensor is protected" in result.stdout
+        assert "95% interval" not in result.stderr
+
+    def test_evaluate_says_why_intervals_are_missing(self, run, recording, design, monkeypatch):
+        monkeypatch.setattr("dpfuse.evaluation.bootstrap.MIN_BLOCKS", 41)
+        result = run("evaluate", recording, design, "--whole", "--draws", 1)
+        assert "they need test data of 41 independent blocks, and it has 40;" in result.stderr
 
     def test_the_card_has_the_errors_that_evaluate_recorded(self, run, recording, design, folder):
         (own := folder / "carded.dpfuse").write_bytes(design.read_bytes())
@@ -207,6 +214,16 @@ class TestHelp:
         result = CliRunner().invoke(cli.app, ["--help"], env={"COLUMNS": "120", "NO_COLOR": "1"})
         assert result.exit_code == 0
         assert all(f" {command} " in result.stdout for command in COMMANDS)
+
+
+def test_a_warning_is_one_line_without_the_code_that_warns(run, monkeypatch):
+    def command():
+        print(warnings.formatwarning("try another seed", UserWarning, "train.py", 108), end="")
+
+    usual = warnings.formatwarning
+    monkeypatch.setattr(cli, "app", command)
+    assert run("train").stdout == "dpfuse: try another seed\n"
+    assert warnings.formatwarning is usual
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import typer
 
 from dpfuse.cli.account import account
@@ -52,11 +54,16 @@ def main() -> None:
     from dpfuse._logs import print_error
     from dpfuse.errors import DpfuseError
 
+    usual = warnings.formatwarning
+    # A warning is one line too, without the code that warns.
+    warnings.formatwarning = lambda message, *_, **__: f"dpfuse: {message}\n"
     try:
         app()
     except (DpfuseError, OSError, TypeError, ValueError) as error:
         print_error(str(error))
         raise SystemExit(exit_code(error)) from None
+    finally:
+        warnings.formatwarning = usual
 
 
 def exit_code(error: Exception) -> int:

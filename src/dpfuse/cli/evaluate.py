@@ -49,6 +49,7 @@ def evaluate(
     """
     import dpfuse
     from dpfuse.evaluation import figures as drawn
+    from dpfuse.evaluation.bootstrap import MIN_BLOCKS
     from dpfuse.evaluation.text import to_text
 
     data = recording.read()
@@ -82,5 +83,11 @@ def evaluate(
         typer.echo(json.dumps(answer))
         return
     typer.echo(to_text(reports, paired, reference))
+    if (num_blocks := len(set(reports[reference].blocks.tolist()))) < MIN_BLOCKS:
+        typer.echo(
+            f"no 95% intervals: they need test data of {MIN_BLOCKS} independent blocks, and it has {num_blocks}; give "
+            f"a longer recording, or one that was not used in training, with --whole",
+            err=True,
+        )
     for name, report in reports.items():
         typer.echo(f"\n{name}: {report.statement}")

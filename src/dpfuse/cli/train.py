@@ -117,7 +117,7 @@ def train(
     dpfuse.use_all_cores()
     data = recording.read()
     by = split_by or usual_split(data.num_runs, data.num_steps)
-    typer.echo(f"{data.num_runs} runs of {data.num_steps} steps, split by {by}", err=True)
+    typer.echo(f"{data.num_runs} run{'s' * (data.num_runs > 1)} of {data.num_steps} steps, split by {by}", err=True)
     training, validation, _ = data.split(by=by)
     guarantee = None
     if budget is not None and adjacency is not None:
