@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,6 +58,25 @@ def test_accounts_steps_and_chains_go_on_with_another_design(closed_ledger):
     assert [(row.step, row.design) for row in rows] == [(1, "a" * 16), (2, "a" * 16), (4, "a" * 16), (5, "b" * 16)]
     for earlier, later in zip(rows, rows[1:], strict=False):
         assert later == type(later).after(earlier.hash, *later[:-1])
+
+
+@pytest.mark.parametrize("accounting", ["total", "individual"])
+def test_accounts_go_on_with_another_interval(place, accounting):
+    old = make_design(accounting, horizon=None if accounting == "individual" else 8)
+    new = replace(old, interval_s=old.interval_s / 4)
+    with place.create(old, STREAMS) as ledger:
+        ledger.commit([entry(ledger, 1)])
+        accounts = ledger.accounts("north")
+        before = spent(ledger) if accounting == "individual" else accounts.spent
+        assert before
+    upgrade(place.path, new)
+    with pytest.raises(LedgerRefused, match="belongs to another design"):
+        place.open(old)
+    with place.open(new) as ledger:
+        assert before == (spent(ledger) if accounting == "individual" else ledger.accounts("north").spent)
+        ledger.commit([entry(ledger, 2)])
+        after = spent(ledger) if accounting == "individual" else ledger.accounts("north").spent
+        assert (min(after.values()) > max(before.values())) if accounting == "individual" else after > before
 
 
 @pytest.mark.parametrize(("features", "dimension"), [("box", 3), ("orthant", 2), ("ball", 1)])

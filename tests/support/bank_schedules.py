@@ -7,7 +7,9 @@ time, which boundaries are closed. `play` then runs the real `Book` and `Borrowe
 from __future__ import annotations
 
 import copy
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +17,9 @@ import numpy as np
 from dpfuse import Guarantee
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.bank import BankAnswer, BankTerms, Book, Borrower
+from dpfuse.ledger.debits import Debits
+from dpfuse.ledger.slices import pays_for
+from dpfuse.privacy.budget import IndividualFilter
 
 STEPS = 3
 """Of each epoch."""
@@ -85,7 +90,7 @@ class Centre:
         return np.array([self.balances.get(sensor, 0) for sensor in sensors.tolist()], np.int64)
 
     def save(self):
-        self.durable = copy.deepcopy(self.borrower.slices)
+        self.durable = _copies(self.borrower.slices)
 
     def crash(self, epoch, length):
         self.borrower, self.down_until = None, epoch + length
@@ -98,7 +103,7 @@ class Centre:
         if self.is_lost:
             self.balances, self.durable, self.is_lost = {}, {}, False
         self.borrower = (KeepsOwnClaims if self.keeps_claims else Borrower)(
-            copy.deepcopy(list(self.durable.values())), self.balance_of, period_of=book.terms.period_of
+            _copies(self.durable).values(), self.balance_of, period_of=book.terms.period_of
         )
         self.save()
         return True
@@ -109,6 +114,11 @@ class Centre:
         known = set(self.borrower.slices)
         new = {epoch: loan for epoch, loan in own.items() if epoch not in known}
         self.borrower.receive(BankAnswer(book.closed, new, set(own)))
+
+
+def _copies(slices):
+    """Slices of their own; their arrays are replaced and not changed."""
+    return {epoch: copy.copy(own) for epoch, own in slices.items()}
 
 
 class KeepsOwnClaims(Borrower):
@@ -127,11 +137,13 @@ def play(
     opens_on_arrival: bool = False,
     book: Book | None = None,
     keeps_claims: bool = False,
+    pays: Pays | None = None,
 ):
     """What each sensor adds: (epoch, centre, step, sensor) -> cost. Checks budgets on the way by its own record.
 
     Args:
         without: the sensor that reports nothing.
+        pays: what each sensor pays in a step; by default `pay_quickly`.
         keeps_claims: negative control; centres send the claims of the period before.
         opens_on_arrival: negative control; a slice is spent from once it has arrived, and large messages take longer.
     """
@@ -167,7 +179,7 @@ def play(
             if what == "crash after submit":
                 centre.crash(epoch, length)
                 continue
-            _spend_epoch(plan, centre, key, record, without, opens_on_arrival)
+            _spend_epoch(plan, centre, key, record, without, opens_on_arrival, pays or pay_quickly)
             if what == "crash in step":
                 centre.crash(epoch, 1)
         if plan.closes[epoch]:
@@ -179,7 +191,31 @@ def play(
     return record
 
 
-def _spend_epoch(plan, centre, key, record, without, opens_on_arrival):
+def pay_quickly(terms: BankTerms, centre: Centre, wants: dict[int, int], sensors, caps) -> dict[int, int]:
+    """The largest square of a whole number that each sensor wants and may pay: the cost of a row with one entry."""
+    costs = {}
+    for sensor, cap in zip(sensors.tolist(), caps.tolist(), strict=True):
+        if cost := math.isqrt(min(wants.get(sensor, 0), cap)) ** 2:
+            costs[sensor] = cost
+    return costs
+
+
+def pay_by_accounts(terms: BankTerms, centre: Centre, wants: dict[int, int], sensors, caps) -> dict[int, int]:
+    """The same by the code of a centre and its ledger: accounts of what is lent, and the check of each debit."""
+    accounts = IndividualFilter.lending(terms.budget, 1, sensors, caps)
+    ids = np.array(sorted(wants), np.int64)
+    most = accounts.left(ids).tolist()
+    rows = [[math.isqrt(min(wants[own], left))] for own, left in zip(ids.tolist(), most, strict=True)]
+    costs = accounts.spend(ids, np.array(rows, np.int64).reshape(-1, 1)).costs
+    paid = costs > 0
+    assert pays_for(centre.borrower.open, Debits(ids[paid], costs[paid]), centre.balance_of)
+    return dict(zip(ids[paid].tolist(), costs[paid].tolist(), strict=True))
+
+
+Pays = Callable[[BankTerms, Centre, dict[int, int], np.ndarray, np.ndarray], dict[int, int]]
+
+
+def _spend_epoch(plan, centre, key, record, without, opens_on_arrival, pays):
     what, length = plan.events.get(key, ("", 0))
     last = length if what == "crash in step" else STEPS
     for step in range(last):
@@ -188,10 +224,9 @@ def _spend_epoch(plan, centre, key, record, without, opens_on_arrival):
         sensors, caps = centre.borrower.allowances(STEPS - step, centre.balance_of)
         if opens_on_arrival and step < len(sensors) % STEPS:
             continue
-        for sensor, cap in zip(sensors.tolist(), caps.tolist(), strict=True):
-            if cost := min(wants.get(sensor, 0), cap):
-                centre.balances[sensor] = centre.balances.get(sensor, 0) + cost
-                record[*key, step, sensor] = cost
+        for sensor, cost in pays(plan.terms, centre, wants, sensors, caps).items():
+            centre.balances[sensor] = centre.balances.get(sensor, 0) + cost
+            record[*key, step, sensor] = cost
 
 
 def _check_budgets(plan, book, record):

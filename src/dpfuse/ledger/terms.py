@@ -62,7 +62,10 @@ class Terms:
         if not names or len(set(names)) < len(names) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(f"streams must be one or more names, each once, got {names!r}")
         if bank_id is not None and design.guarantee.accounting != "individual":
-            raise ValueError("design must have individual accounting: a bank lends the accounts of sensors")
+            raise ValueError(
+                "design must have individual accounting with a bank, which lends the accounts of sensors; in total "
+                "accounting an account belongs to one stream of one ledger: make the ledger without a bank"
+            )
         structure = design.structure
         assert structure.features != "unbounded"  # only the floor has unbounded features
         return cls(

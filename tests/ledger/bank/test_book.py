@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -119,3 +120,9 @@ def test_neither_accounts_nor_ids_are_shown():
     borrower.receive(BankAnswer(1, {1: loan}, {1}))
     shown = [book, loan, borrower, borrower.slices[1], claim(1, 7777, e1=[7777])]
     assert all("7777" not in repr(own) and str(loan.amounts[0]) not in repr(own) for own in shown)
+
+
+def test_a_bank_for_total_accounting_is_refused():
+    guarantee = replace(TERMS.guarantee, accounting="total")
+    with pytest.raises(ValueError, match="an account belongs to a stream, and a stream to one ledger"):
+        replace(TERMS, guarantee=guarantee)

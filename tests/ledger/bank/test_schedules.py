@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dpfuse.ledger.bank import Book
-from support.bank_schedules import draw_plan, of_others, play, play_by_arrival
+from support.bank_schedules import draw_plan, of_others, pay_by_accounts, play, play_by_arrival
 
 
 def check_schedules(seeds):
@@ -30,6 +30,17 @@ def test_no_sensor_changes_what_another_adds_to_any_centre():
 @pytest.mark.slow
 def test_no_sensor_changes_what_another_adds_over_ten_thousand_schedules():
     assert check_schedules(range(1000, 11_000)) > 10_000
+
+
+def test_what_sensors_pay_in_a_schedule_is_what_the_accounts_of_a_centre_charge():
+    """So the schedules above, which compute costs by themselves to be quick, are those of the real code."""
+    num_costs = 0
+    for seed in range(12):
+        plan = draw_plan(seed)
+        record = play(plan)
+        assert play(plan, pays=pay_by_accounts) == record
+        num_costs += len(record)
+    assert num_costs > 20
 
 
 def num_that_differ(seeds, how):

@@ -7,6 +7,7 @@ boundary, and each centre spends from its own slices during epoch b. All numbers
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -105,13 +106,18 @@ class BankTerms:
     capacity: int = 10_000
 
     def __post_init__(self) -> None:
+        if self.guarantee.accounting != "individual":
+            raise ValueError(
+                "guarantee must have individual accounting: in total accounting an account belongs to a stream, and a "
+                "stream to one ledger; run centres without a bank"
+            )
         _check.is_positive("epoch_s", self.epoch_s)
         _check.is_count("patience", self.patience, 3)
         _check.is_count("capacity", self.capacity)
         if (length_s := self.guarantee.period_s) is not None and length_s != self.epochs_per_period * self.epoch_s:
             raise ValueError(f"epoch_s must divide the period of {length_s:g} s, got {self.epoch_s:g}")
 
-    @property
+    @functools.cached_property
     def budget(self) -> int:
         """The budget of each account in squared grid steps."""
         return squared_steps(self.guarantee)
