@@ -210,6 +210,16 @@ class TestStates:
         read, _ = read_table(make_table(self.ROWS, "polars"), **NAMES | {"state": "count:speed"}, region=region)
         assert read.present.sum() == 12
 
+    @pytest.mark.parametrize("backend", list(MAKERS))
+    def test_text_is_counted_too_and_nothing_else(self, backend):
+        rows = [(*row[:2], None if row[1:3] == (1, 2) else f"car {row[2]}", *row[3:]) for row in self.ROWS]
+        names = NAMES | {"sensor": "position"}
+        read, _ = read_table(make_table(rows, backend), **names | {"values": "speed", "state": "count:sensor"})
+        assert read.state[0, :, 0].tolist() == [3, 2, 3, 3]
+        for changes in ({"state": "sum:sensor"}, {"state": "count:sensor", "values": "sensor"}):
+            with pytest.raises(TypeError, match="column 'sensor' must hold numbers"):
+                read_table(make_table(rows, backend), **names | {"values": "speed"} | changes)
+
     def test_a_repeated_row_is_aggregated_once(self):
         assert self.state("count:speed", [*self.ROWS, self.ROWS[0]]) == [[3, 3, 3, 3]]
 

@@ -116,12 +116,15 @@ def read_ids(frame: Any, name: str, use: str) -> Ids:
     return Ids(number.astype(np.int64), tuple(known.tolist()))
 
 
-def read_numbers(frame: Any, name: str, use: str) -> Floats:
-    """A column of numbers; null, NaN and infinite values become NaN."""
+def read_numbers(frame: Any, name: str, use: str, may_be_text: bool = False) -> Floats:
+    """A column of numbers; null, NaN and infinite values become NaN. Text, where it may be, becomes 0."""
     series = column(frame, name, use)
-    if series.is_null().all():
+    is_missing = series.is_null()
+    if is_missing.all():
         return np.full(len(series), np.nan)
     if not (series.dtype.is_numeric() or str(series.dtype) == "Boolean"):
+        if may_be_text:
+            return np.where(is_missing.to_numpy().astype(np.bool_), np.nan, 0.0)
         raise TypeError(
             f"{use} column {name!r} must hold numbers, got {series.dtype}{_first_text(series)}; convert the column, or "
             f"leave it out"

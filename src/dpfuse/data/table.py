@@ -13,7 +13,7 @@ Rows may come in any order, twice, and with gaps. What is done about each is fix
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -84,8 +84,10 @@ def read_table(
     if len({each.kind == "moment" for each in times}) > 1:
         raise ValueError(f"column {time!r} must be of the same kind in table and states; convert one of them")
     runs, run_names = _number_runs(frames, run)
-    of_sensors = [*values, *(each.column for each in plan if each.kind), *region]
-    rows = _read_rows(frames[0], of_sensors, "values", runs[0], times[0])
+    aggregated = [each for each in plan if each.kind]
+    of_sensors = [*values, *(each.column for each in aggregated), *region]
+    counted = {len(values) + i for i, each in enumerate(aggregated) if each.kind == "count"}
+    rows = _read_rows(frames[0], of_sensors, "values", runs[0], times[0], counted)
     held = _read_rows(frames[-1], [each.column for each in plan if not each.kind], "state", runs[-1], times[-1])
     shown = _read_rows(frames[-1], public, "public", runs[-1], times[-1])
     grid = TimeGrid.of([rows, held], 1 if run_names is None else len(run_names), interval_s, resample, time)
@@ -167,8 +169,11 @@ def _number_runs(frames: Sequence[Any], run: str | None) -> tuple[list[Integers]
     return [own[at] for own, at in zip(rank, where, strict=True)], names
 
 
-def _read_rows(frame: Any, names: Sequence[str], use: str, run: Integers, times: Times) -> TableRows:
-    columns = [read_numbers(frame, name, use) for name in names]
+def _read_rows(
+    frame: Any, names: Sequence[str], use: str, run: Integers, times: Times, counted: Collection[int] = ()
+) -> TableRows:
+    """The rows of a table. Of `counted` columns, by their place in `names`, only the number of entries matters."""
+    columns = [read_numbers(frame, name, use, may_be_text=i in counted) for i, name in enumerate(names)]
     values = np.stack(columns, axis=-1) if columns else np.zeros((len(run), 0))
     return TableRows(run, times.ns, np.clip(values, -_LARGEST, _LARGEST), np.arange(len(run)))
 
