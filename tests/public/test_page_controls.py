@@ -142,11 +142,24 @@ def test_the_page_says_that_the_centre_failed_when_it_is_gone(tmp_path, visit):
     in_status(page, "failed")
 
 
+def test_the_page_shows_public_inputs_with_their_units_and_ages(tmp_path, visit):
+    plain = make_design("total", horizon=6, num_public=3, public_range=(-9.0, 9.0))
+    with centre_at(tmp_path, plain.with_labels(public=["rain [mm]", "<b>count</b>", "flow"])) as watch:
+        page = visit(watch.address)
+        watch.centre.receive_inputs("main", 1, [2.5, -1, None])
+        watch.tick()
+        watch.centre.receive_inputs("main", 2, [None, 3, None])
+        watch.tick()
+        at_step(page, 2)
+        assert page.text_content("#inputs") == "Public inputs: rain 2.50 mm (0.2 s old), <b>count</b> 3.00, flow –"
+        page.context.close()
+
+
 SAY = """async ({ stds, others }) => {
   const { makeReadout } = await import('/static/readout.js');
   const { History } = await import('/static/history.js');
   const labels = [{ name: 'a', unit: '' }, { name: 'b', unit: '' }];
-  const own = { interval_s: 0.2, horizon: null, budget: 1, grid: 1, accounting: 'individual' };
+  const own = { interval_s: 0.2, horizon: null, budget: 1, grid: 1, accounting: 'individual', inputs: [] };
   const settings = { ...own, labels, prior_std: [10, 10] };
   const history = new History(3000);
   const readout = makeReadout(settings, { coordinate: 0 }, history);
