@@ -189,6 +189,16 @@ class TestRefusals:
         with pytest.raises(ValueError, match="column 'run' must be of the same kind in table and states"):
             read_table(make_table(ROWS, "polars"), **NAMES, states=other)
 
+    @pytest.mark.parametrize("zones", [("UTC", None), (None, "Europe/Paris")])
+    def test_times_with_and_without_a_zone_are_not_mixed(self, zones):
+        frame, states = (
+            pd.DataFrame({"time": pd.date_range("2026-01-01", periods=4, freq="h", tz=zone), "density": 1.0})
+            for zone in zones
+        )
+        names = {"time": "time", "sensor": "sensor", "values": "speed", "state": "density"}
+        with pytest.raises(ValueError, match="'time' must have a time zone in both of table and states, or in none"):
+            read_table(frame.assign(sensor=1, speed=2.0), **names, states=states)
+
 
 class TestStates:
     ROWS = [("a", k, sensor, 10.0 * sensor + k, 100.0 * sensor, None) for k in range(4) for sensor in (1, 2, 3)]

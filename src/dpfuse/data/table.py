@@ -83,6 +83,10 @@ def read_table(
     times, ids = [read_times(frame, time) for frame in frames], read_ids(frames[0], sensor, "sensor")
     if len({each.kind == "moment" for each in times}) > 1:
         raise ValueError(f"column {time!r} must be of the same kind in table and states; convert one of them")
+    if len({each.zone is None for each in times}) > 1:
+        raise ValueError(
+            f"column {time!r} must have a time zone in both of table and states, or in none; add it to one"
+        )
     runs, run_names = _number_runs(frames, run)
     aggregated = [each for each in plan if each.kind]
     of_sensors = [*values, *(each.column for each in aggregated), *region]
