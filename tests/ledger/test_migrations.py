@@ -150,19 +150,16 @@ from pathlib import Path
 from dpfuse.ledger import migrations
 from dpfuse.ledger.head import head_path, read_head
 own = migrations.connect
-class Killed:
-    def __init__(self, connection):
-        self.own = connection
-    def execute(self, statement, *values):
-        if statement.startswith({statement!r}):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.own.execute(statement, *values)
-    def __getattr__(self, name):
-        return getattr(self.own, name)
-migrations.connect = lambda *values, **options: Killed(own(*values, **options))
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+def connect(*values, **options):
+    connection = own(*values, **options)
+    connection.exec_trace = lambda _, text, values: kill() if text.startswith({statement!r}) else True
+    return connection
+migrations.connect = connect
 path = Path({str(path)!r})
 migrations.bring_up_to_date(path, read_head(head_path(path)))
-os.kill(os.getpid(), signal.SIGKILL)
+kill()
 """
     before = rows_of(path, columns="step, stream, hash")
     assert subprocess.run([sys.executable, "-c", kill]).returncode == -signal.SIGKILL

@@ -16,7 +16,7 @@ import pytest
 
 from dpfuse import Ledger
 from dpfuse.errors import LedgerRefused
-from dpfuse.ledger import public_rows, verify
+from dpfuse.ledger import LedgerCheck, public_rows, verify
 from dpfuse.public_inputs import pack, unpack
 from support.ledger_contract import STREAMS, entry, make_ledger_design
 from support.ledger_files import edit, head_of, refused
@@ -148,6 +148,49 @@ class TestVerify:
                 with pytest.raises(apsw.ConstraintError):
                     connection.execute(statement)
         assert verify(place.path).num_commits == 1
+
+
+class TestLongReaders:
+    @pytest.fixture
+    def path(self, place):
+        with place.create(make_ledger_design("individual"), STREAMS) as ledger:
+            for step in range(1, 21):
+                ledger.commit([entry(ledger, step, stream, weight=0.001) for stream in STREAMS])
+        return place.path
+
+    @pytest.mark.parametrize("is_full", [True, False])
+    def test_the_log_is_emptied_while_a_ledger_is_verified_or_read(self, path, monkeypatch, is_full):
+        found, follow, lengths = verify(path), LedgerCheck.follow, []
+        with Ledger.open(path, make_ledger_design("individual")) as ledger:
+
+            def write():
+                if len(lengths) == 3:
+                    return
+                ledger.commit([entry(ledger, ledger.newest_step + 1)])
+                ledger._connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)  # busy if somebody reads
+                lengths.append(path.with_name(f"{path.name}-wal").stat().st_size)
+
+            def slow(*values):
+                follow(*values)
+                write()
+
+            if is_full:
+                monkeypatch.setattr(LedgerCheck, "follow", slow)
+                assert verify(path).tip == found.tip  # as it was at the call
+            else:
+                steps = [row.step for row in public_rows(path, "north") if not write()]
+                assert steps == list(range(1, 21))
+        assert lengths == [0] * 3
+
+    def test_a_row_that_is_missing_in_the_index_is_found(self, path):
+        """Reading by commit would not find it."""
+        with contextlib.closing(apsw.Connection(str(path))) as connection:
+            [(kept,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'releases_by_commit'")
+            connection.execute("PRAGMA writable_schema = ON; DROP INDEX releases_by_commit")
+            connection.execute(f"{kept} WHERE step <> 3")
+            connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'releases_by_commit'", (kept,))
+        with pytest.raises(LedgerRefused, match="is damaged"):
+            verify(path)
 
 
 class TestChangedFiles:

@@ -16,7 +16,7 @@ from dpfuse.ledger.events import RESTORE, Restored
 from dpfuse.ledger.head import HeadFile, head_path, read_head
 from dpfuse.ledger.migrations import bring_up_to_date
 from dpfuse.ledger.progress import LedgerCheck
-from dpfuse.ledger.reader import check, head_of_copy, verify
+from dpfuse.ledger.reader import check, check_pages, head_of_copy, verify
 from dpfuse.ledger.store import check_exists, connect, raising_ledger_refused, sqlite, sync_folder
 from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.witness import read_witness
@@ -43,6 +43,7 @@ def backup(path: str | os.PathLike[str], target: str | os.PathLike[str]) -> Ledg
                 copying.step(-1)  # all pages under one read lock, which does not hinder the writer
             destination.pragma("journal_mode", "delete")  # one file, without a log beside it
         with closing(connect(part, read_only=True)) as connection:
+            check_pages(connection, copy)
             found, _ = check(connection, copy, head)
     return found
 

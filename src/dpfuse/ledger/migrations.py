@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpfuse.errors import LedgerMismatch
 from dpfuse.ledger.head import Head
-from dpfuse.ledger.reader import check, head_of_copy
+from dpfuse.ledger.reader import check, check_pages, head_of_copy
 from dpfuse.ledger.store import (
     SCHEMA_VERSION,
     UPGRADED_VERSIONS,
@@ -48,6 +48,7 @@ def bring_up_to_date(path: Path, head: Head | None) -> None:
             return  # `connect` refuses what it cannot read
         connection.execute("BEGIN IMMEDIATE")
         try:
+            check_pages(connection, path)
             _replace_schema(connection, path, version)
             check(connection, path, head or head_of_copy(connection, path))
             connection.execute("COMMIT")

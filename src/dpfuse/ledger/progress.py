@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.events import PERIOD, RESTORE, Restored
-from dpfuse.ledger.signed import Signed
 from dpfuse.ledger.terms import Terms
 from dpfuse.public.rows import Row
+
+if TYPE_CHECKING:
+    from dpfuse.ledger.signed import Signed
 
 REMEDY = "put the right one back, never an old copy, or start a new ledger for new sensors"
 """The remedy for a ledger that was changed."""

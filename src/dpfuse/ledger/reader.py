@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
@@ -19,13 +18,12 @@ from dpfuse.ledger.progress import REMEDY, LedgerCheck
 from dpfuse.ledger.seals import follow_private_chain, last_seal, read_streams
 from dpfuse.ledger.signed import check_signatures
 from dpfuse.ledger.store import check_exists, check_schema, connect, raising_ledger_refused, read_terms, script
+from dpfuse.ledger.stored_rows import check_places, commits, row_pages
 from dpfuse.ledger.terms import Terms, next_tip
 from dpfuse.public.rows import Row
 
 if TYPE_CHECKING:
     from apsw import Connection
-
-COLUMNS = ", ".join(Row._fields)
 
 
 def verify(path: str | os.PathLike[str], public_key: str | None = None) -> LedgerCheck:
@@ -41,25 +39,25 @@ def verify(path: str | os.PathLike[str], public_key: str | None = None) -> Ledge
             triggers were changed, or if a stream is not the one that the centre signed.
     """
     target = Path(path).resolve()
-    with _snapshot(target) as (connection, head):
+    with _opened(target) as (connection, head):
         found = check(connection, target, head)[0]
-        found.signed = check_signatures(connection, target, public_key)
+        found.signed = check_signatures(connection, target, found, public_key)
     return found
 
 
 def public_rows(path: str | os.PathLike[str], stream: str | None = None, start: int = 1) -> Iterator[Row]:
-    """The public rows of one stream, or of all, from step `start` on and sorted by step."""
+    """The public rows of one stream, or of all, from step `start` on and sorted by step, as they are at the call."""
     target = Path(path).resolve()
-    with _snapshot(target) as (connection, _):
+    with _opened(target) as (connection, _):
         if stream is not None:
             _check.is_one_of("stream", stream, sorted(read_streams(connection)))
-        query = f"SELECT {COLUMNS} FROM releases WHERE step >= ? AND stream = ifnull(?, stream) ORDER BY step, stream"
-        yield from map(Row._make, connection.execute(query, (start, stream)))
+        for page in row_pages(connection, start, _last_commit(connection), stream):
+            yield from page
 
 
 def check_tip(path: str | os.PathLike[str], tip: bytes) -> None:
     """Refuse a ledger that does not hold the commit with that public tip: it is behind, or another one."""
-    with _snapshot(Path(path).resolve()) as (connection, _):
+    with _opened(Path(path).resolve()) as (connection, _):
         is_first = read_terms(connection, Path(path), 0).first_tip == tip
         if not is_first and connection.execute("SELECT 1 FROM commits WHERE tip = ?", (tip,)).fetchone() is None:
             raise LedgerRefused(f"{path} does not hold the tip {tip.hex()}: it was rolled back or replaced; {REMEDY}")
@@ -67,14 +65,14 @@ def check_tip(path: str | os.PathLike[str], tip: bytes) -> None:
 
 def design_fingerprints(path: str | os.PathLike[str]) -> dict[str, str]:
     """The fingerprint of each design that the ledger had, by the id that names it in rows; public."""
-    with _snapshot(Path(path).resolve()) as (connection, _):
+    with _opened(Path(path).resolve()) as (connection, _):
         contents: list[Any] = connection.execute("SELECT content FROM events WHERE kind = ?", (TERMS,)).fetchall()
     return {terms.design_id: terms.fingerprint for terms in (Terms.from_json(text) for (text,) in contents)}
 
 
 def read_newest(path: str | os.PathLike[str]) -> tuple[Terms, int]:
     """The terms that hold now, and the last step of all streams; 0 for none."""
-    with _snapshot(Path(path).resolve()) as (connection, _):
+    with _opened(Path(path).resolve()) as (connection, _):
         found: list[Any] = connection.execute("SELECT ifnull(max(step), 0) FROM releases").fetchall()
         events: list[Any] = connection.execute("SELECT content FROM events WHERE kind = ?", (RESTORE,)).fetchall()
         restored = (Restored.from_json(text) for (text,) in events)
@@ -83,33 +81,54 @@ def read_newest(path: str | os.PathLike[str]) -> tuple[Terms, int]:
 
 
 @contextmanager
-def _snapshot(path: Path) -> Iterator[tuple[Connection, Head]]:
-    """The ledger at one moment. The head is read first: the database then holds the commit that it names."""
+def _opened(path: Path) -> Iterator[tuple[Connection, Head]]:
+    """The ledger, for reading. The head is read first: the database then holds the commit that it names."""
     with raising_ledger_refused(path):
         check_exists(path)
         head = read_head(head_path(path))
         with closing(connect(path, read_only=True)) as connection:
-            connection.execute("BEGIN")
             yield connection, head
 
 
+def check_pages(connection: Connection, path: Path) -> None:
+    """Let SQLite check every page of the file. It is one long read, so the log cannot begin anew meanwhile."""
+    if connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
+        raise LedgerRefused(f"{path} is damaged; {REMEDY}")
+
+
 def check(connection: Connection, path: Path, head: Head, *, is_full: bool = True) -> tuple[LedgerCheck, Balances]:
-    """Check a ledger: its tables, accounts, debits and rows.
+    """Check a ledger, as it is at the call: its tables, accounts, debits and rows.
 
     Args:
         head: the last commit that the ledger must hold.
-        is_full: check every page of the file and every row. False checks the rows since the last seal.
+        is_full: check every row. False checks the rows since the last seal.
     """
-    if is_full and connection.execute("PRAGMA integrity_check(1)").fetchall() != [("ok",)]:
-        raise LedgerRefused(f"{path} is damaged; {REMEDY}")
-    first, current = read_terms(connection, path, 0), read_terms(connection, path)
-    check_schema(connection, path, script(first))
-    _check_events(connection, path, first)
-    if head.ledger_id != first.ledger_id:
-        raise LedgerRefused(f"{path} has the head file of another ledger; {REMEDY}")
+    with connection:  # what changes with time is read at one moment
+        first, last = read_terms(connection, path, 0), _last_commit(connection)
+        check_schema(connection, path, script(first))
+        _check_events(connection, path, first)
+        if head.ledger_id != first.ledger_id:
+            raise LedgerRefused(f"{path} has the head file of another ledger; {REMEDY}")
+        check_places(connection, path, last, is_full=is_full)
+        sealed, balances = _read_sealed(connection, path, first)
+    is_full = is_full or head.number < sealed.num_commits  # an old head file: rows after it were not checked yet
+    found = LedgerCheck.at_start(first) if is_full else copy.deepcopy(sealed)
+    first_private_tip = LedgerCheck.at_start(first).private_tip
+    _follow(connection, path, found, sealed, last)
+    if head.number > found.num_commits or _tip_after(connection, head.number, first) != head.tip:
+        raise LedgerRefused(
+            f"{path} does not hold the commit {head.number} that its head file names: it was rolled back, cut short or "
+            f"replaced; {REMEDY}"
+        )
+    upto = sealed.num_commits, last
+    found.private_tip = follow_private_chain(connection, path, head, first_private_tip, upto, is_full=is_full)
+    return found, balances
+
+
+def _read_sealed(connection: Connection, path: Path, first: Terms) -> tuple[LedgerCheck, Balances]:
+    """The ledger as it was at the last seal, and the balances as they are."""
     seal, streams = last_seal(connection, path), read_streams(connection)
-    is_full = is_full or head.number < seal.commit_number  # an old head file: rows after it were not checked yet
-    limit = max(0, current.mechanism.budget - read_charged_to_all(connection))
+    limit = max(0, read_terms(connection, path).mechanism.budget - read_charged_to_all(connection))
     charged = read_charged_to_all(connection, seal.commit_number)
     balances = Balances.read(connection, path, limit, seal, streams, charged)
     sealed = LedgerCheck(
@@ -121,16 +140,7 @@ def check(connection: Connection, path: Path, head: Head, *, is_full: bool = Tru
         charged,
         read_period(connection, seal.commit_number),
     )
-    found = LedgerCheck.at_start(first) if is_full else copy.deepcopy(sealed)
-    first_private_tip = LedgerCheck.at_start(first).private_tip
-    _follow(connection, path, found, sealed)
-    if head.number > found.num_commits or _tip_after(connection, head.number, first) != head.tip:
-        raise LedgerRefused(
-            f"{path} does not hold the commit {head.number} that its head file names: it was rolled back, cut short or "
-            f"replaced; {REMEDY}"
-        )
-    found.private_tip = follow_private_chain(connection, path, head, first_private_tip, is_full=is_full)
-    return found, balances
+    return sealed, balances
 
 
 def head_of_copy(connection: Connection, path: Path) -> Head:
@@ -141,16 +151,21 @@ def head_of_copy(connection: Connection, path: Path) -> Head:
     )
 
 
+def _last_commit(connection: Connection) -> int:
+    found: list[Any] = connection.execute("SELECT ifnull(max(number), 0) FROM commits").fetchall()
+    return int(found[0][0])
+
+
 def _tip_after(connection: Connection, number: int, first: Terms) -> bytes:
     """The tip that is stored for that commit; empty for none."""
     stored: Any = connection.execute("SELECT tip FROM commits WHERE number = ?", (number,)).fetchone() or (b"",)
     return first.first_tip if number == 0 else stored[0]
 
 
-def _follow(connection: Connection, path: Path, found: LedgerCheck, sealed: LedgerCheck) -> None:
-    """Follow every commit after `found`, and compare with what is sealed when its commit is reached."""
+def _follow(connection: Connection, path: Path, found: LedgerCheck, sealed: LedgerCheck, last: int) -> None:
+    """Follow every commit from `found` to `last`, and compare with what is sealed when its commit is reached."""
     events = _events(connection, found.num_commits)
-    for number, tip, rows in _commits(connection, path, found.num_commits):
+    for number, tip, rows in commits(connection, path, found.num_commits, last):
         if number != found.num_commits + 1:
             raise LedgerRefused(f"{path}: commit {found.num_commits + 1} is missing; {REMEDY}")
         for row in rows:
@@ -178,18 +193,3 @@ def _events(connection: Connection, after: int) -> dict[int, tuple[str, str]]:
     query = "SELECT commit_number, kind, content FROM events WHERE commit_number > ?"
     rows: Iterable[Any] = connection.execute(query, (after,))
     return {number: (kind, content) for number, kind, content in rows}
-
-
-def _commits(connection: Connection, path: Path, after: int) -> Iterator[tuple[int, bytes, list[Row]]]:
-    """The number, tip and rows of each commit after that one."""
-    query = f"SELECT commit_number, {COLUMNS} FROM releases WHERE commit_number > ? ORDER BY commit_number, stream"
-    grouped = itertools.groupby(connection.execute(query, (after,)), key=lambda row: row[0])
-    pending = next(grouped, None)
-    for number, tip in connection.execute("SELECT number, tip FROM commits WHERE number > ? ORDER BY number", (after,)):
-        rows: Iterable[tuple[object, ...]] = ()
-        if pending is not None and pending[0] == number:
-            rows = list(pending[1])
-            pending = next(grouped, None)
-        yield number, tip, [Row._make(row[1:]) for row in rows]
-    if pending is not None:
-        raise LedgerRefused(f"{path}: a row belongs to no commit; {REMEDY}")

@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.events import TERMS
+from dpfuse.ledger.stored_rows import row_pages
 from dpfuse.ledger.terms import Terms
 from dpfuse.public.rows import Row
 from dpfuse.public.signatures import Signatory, Signer
 
 if TYPE_CHECKING:
     from apsw import Connection
+
+    from dpfuse.ledger.progress import LedgerCheck
 
 _ROW = f"SELECT {', '.join(Row._fields)} FROM releases WHERE stream = ? AND step = ?"
 # A restore may have moved a stream on without a row.
@@ -44,10 +47,11 @@ def write_signatures(connection: Connection, signer: Signer, last_steps: Iterabl
     connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?, ?)", values)
 
 
-def check_signatures(connection: Connection, path: Path, public_key: str | None = None) -> Signed:
+def check_signatures(connection: Connection, path: Path, found: LedgerCheck, public_key: str | None = None) -> Signed:
     """Check the signature of each stream. The chain of hashes is checked elsewhere.
 
     Args:
+        found: how far the ledger has come.
         public_key: of the centre, 64 hex digits; None for the one that the ledger names.
 
     Raises:
@@ -63,13 +67,13 @@ def check_signatures(connection: Connection, path: Path, public_key: str | None 
         )
     fingerprints = _fingerprints(connection)
     for stream, step, key, signature in stored:
-        found: Any = connection.execute(_ROW, (stream, step)).fetchone()
-        if found is None or not _has_signed(key, fingerprints, Row._make(found), signature):
+        row: Any = connection.execute(_ROW, (stream, step)).fetchone()
+        if row is None or not _has_signed(key, fingerprints, Row._make(row), signature):
             raise LedgerRefused(
                 f"{path}: step {step} of stream {stream!r} is not the one that the centre signed: the ledger was "
                 f"rewritten; put the right one back"
             )
-    unsigned = _count_unsigned(connection)
+    unsigned = _count_unsigned(connection, found, {stream: step for stream, step, *_ in stored})
     if public_key is not None and (missing := unsigned.keys() - {stream for stream, *_ in stored}):
         raise LedgerRefused(
             f"{path}: no release of stream {min(missing)!r} is signed with the key {expected}; did a centre write it "
@@ -90,9 +94,14 @@ def _fingerprints(connection: Connection) -> dict[str, tuple[str, str]]:
     return {terms.design_id: (terms.ledger_id, terms.fingerprint) for terms in found}
 
 
-def _count_unsigned(connection: Connection) -> dict[str, int]:
+def _count_unsigned(connection: Connection, found: LedgerCheck, signed: Mapping[str, int]) -> dict[str, int]:
     """How many rows of each stream came after its signature; all of them for a stream without one."""
-    query = """SELECT stream, count(*) FROM releases LEFT JOIN signatures USING (stream)
-        WHERE releases.step > ifnull(signatures.step, 0) GROUP BY stream"""
-    counts: list[Any] = connection.execute(query).fetchall()
-    return dict(counts)
+    counts = {name: one.num_rows for name, one in found.streams.items() if one.num_rows and name not in signed}
+    behind = {
+        name: signed[name] for name, one in found.streams.items() if signed.get(name, one.last_step) < one.last_step
+    }
+    for page in row_pages(connection, min(behind.values()) + 1, found.num_commits) if behind else ():
+        for row in page:
+            if row.step > behind.get(row.stream, row.step):
+                counts[row.stream] = counts.get(row.stream, 0) + 1
+    return counts

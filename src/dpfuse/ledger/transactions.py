@@ -18,10 +18,10 @@ from dpfuse.ledger.head import HeadFile
 from dpfuse.ledger.memories import StoredMemory, read_memories, write_memory
 from dpfuse.ledger.open_ledger import OpenLedger
 from dpfuse.ledger.progress import LedgerCheck
-from dpfuse.ledger.reader import COLUMNS
 from dpfuse.ledger.seals import last_seal, write_seal
 from dpfuse.ledger.signed import write_signatures
 from dpfuse.ledger.slices import pays_for, read_last_answer, read_slices, write_slices
+from dpfuse.ledger.stored_rows import COLUMNS
 from dpfuse.ledger.terms import next_tip
 from dpfuse.public.rows import Row
 from dpfuse.public.signatures import Signer

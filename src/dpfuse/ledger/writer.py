@@ -17,7 +17,7 @@ from dpfuse.ledger.entries import Entry, check_entries, check_undrawn, left_afte
 from dpfuse.ledger.head import Head, HeadFile, head_path, read_head
 from dpfuse.ledger.migrations import bring_up_to_date
 from dpfuse.ledger.progress import LedgerCheck
-from dpfuse.ledger.reader import COLUMNS, check
+from dpfuse.ledger.reader import check, check_pages
 from dpfuse.ledger.store import (
     check_exists,
     connect,
@@ -27,6 +27,7 @@ from dpfuse.ledger.store import (
     sqlite,
     sync_folder,
 )
+from dpfuse.ledger.stored_rows import COLUMNS, row_pages
 from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.transactions import LedgerTransactions
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 
     from dpfuse.policy.design import Design
 
-_ROWS_AT_ONCE = 1000
 # `checkpoint` adds debits to the accounts once so many commits have some that are not added yet. Without a call of
 # `checkpoint` a commit does it, after `_MOST_PENDING` of them.
 _PENDING_COMMITS = 16
@@ -142,6 +142,8 @@ class Ledger(LedgerTransactions):
             connection = opened.enter_context(closing(connect(target)))
             if design is not None:
                 read_terms(connection, target).check_design(design, target)
+            if is_full_check:
+                check_pages(connection, target)
             ledger = cls(
                 target, head, connection, *check(connection, target, read_head(head.path), is_full=is_full_check)
             )
@@ -189,30 +191,22 @@ class Ledger(LedgerTransactions):
 
     def rows(self, stream: str, start: int = 1) -> Iterator[Row]:
         """The committed rows of a stream from step `start` on, in order; for example to publish them again."""
-        self._known(stream)
-        query = f"""SELECT {COLUMNS} FROM releases WHERE step BETWEEN ? AND ? AND stream = ?
-            ORDER BY step LIMIT {_ROWS_AT_ONCE}"""
-        while True:
-            self._check_open()
-            with self._closing_on_error():
-                # Up to the last row that is durable: a commit in another thread may have written one more.
-                values = start, self.last_step(stream), stream
-                found = [Row._make(row) for row in self._connection.execute(query, values)]
-            yield from found
-            if len(found) < _ROWS_AT_ONCE:
-                return
-            start = found[-1].step + 1
+        return self._rows(start, self._known(stream))
 
     def rows_by_step(self, start: int = 1) -> Iterator[Row]:
         """The committed rows of all streams from step `start` on, sorted by step."""
-        query = f"SELECT {COLUMNS} FROM releases WHERE step BETWEEN ? AND ? ORDER BY step, stream"
-        last, num_steps = self.newest_step, max(1, _ROWS_AT_ONCE // len(self.streams))
-        for first in range(start, last + 1, num_steps):
+        return self._rows(start)
+
+    def _rows(self, start: int, stream: str | None = None) -> Iterator[Row]:
+        # Up to the last commit that is durable: another thread may have written one more.
+        pages = row_pages(self._connection, start, self.num_commits, stream)
+        while True:
             self._check_open()
             with self._closing_on_error():
-                values = first, min(last, first + num_steps - 1)
-                found = [Row._make(row) for row in self._connection.execute(query, values)]
-            yield from found
+                page = next(pages, None)
+            if page is None:
+                return
+            yield from page
 
     def commit(self, entries: Sequence[Entry], noise: Noise | None = None) -> list[Row]:
         """The durable rows of these steps, which may be published. All steps are committed, or none.
