@@ -6,10 +6,11 @@ import json
 import shutil
 import signal
 import socket
+import sqlite3
 import ssl
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import httpx
 import numpy as np
@@ -68,7 +69,9 @@ def serve(place, design, *options, ledger="ledger.db", first=""):
 def test_a_centre_takes_reports_publishes_releases_and_stops_at_sigterm(place):
     keys = Keys.load(place[0] / "centre.keys")
     patient = "from dpfuse.wire import http; http._BODY_S = 600"
-    with serve(place, "endless.dpfuse", "--interval", 0.1, first=patient) as running:
+    packing = "from dpfuse.ledger import segments; segments._ROWS, segments._FEWEST_STEPS = 1, 2"
+    options = "--interval", 0.1, "--keep-rows", 0
+    with serve(place, "endless.dpfuse", *options, first=f"{patient}\n{packing}") as running:
         sensors, address = addresses_of(running)
         assert sensors.startswith("http://127.0.0.1:")
         public_key = get(f"{address}/v1/guarantee").json()["signed_by"]["public_key"]
@@ -85,6 +88,8 @@ def test_a_centre_takes_reports_publishes_releases_and_stops_at_sigterm(place):
             answer = open_request.makefile("rb").read()
             assert running.process.wait(PATIENCE_S) == 0
         assert told == [row.step for row in public_rows(place[0] / "ledger.db")]  # every committed row
+        with closing(sqlite3.connect(place[0] / "ledger.db")) as connection:
+            assert connection.execute("SELECT count(*) FROM segments").fetchone()[0] >= 1  # some of them packed
         assert verify(place[0] / "ledger.db", public_key).signed == (public_key, 0)
         assert answer.startswith(b"HTTP/1.1 503") and b'"code":"stopping"' in answer
         assert running.stdout() == f"sensors {sensors}\nreaders {address}\n" and running.stderr() == ""

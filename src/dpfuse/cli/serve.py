@@ -48,6 +48,14 @@ def serve(
         Path | None,
         typer.Option(help="File on another disk that gets every release before any reader, for `ledger restore`."),
     ] = None,
+    keep_rows: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Days after which the ledger packs rows; a packed row takes a tenth of the space.",
+            show_default="never",
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address at which sensors report.")] = "127.0.0.1",
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port at which sensors report; 0 for any free port.")
@@ -188,6 +196,7 @@ def serve(
             signing_key=signing_key,
             tip=None if tip is None else bytes.fromhex(tip),
             witness=witness,
+            keep_rows_s=None if keep_rows is None else 86_400 * keep_rows,
             bank=bank,
             centre=centre,
         ),

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 from dpfuse import _check
 from dpfuse.errors import LedgerRefused
@@ -18,6 +17,7 @@ from dpfuse.ledger.migrations import bring_up_to_date
 from dpfuse.ledger.progress import LedgerCheck
 from dpfuse.ledger.reader import check, check_pages, head_of_copy, verify
 from dpfuse.ledger.store import check_exists, connect, raising_ledger_refused, sqlite, sync_folder
+from dpfuse.ledger.stored_rows import find_row
 from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.witness import read_witness
 from dpfuse.ledger.writer import Ledger
@@ -126,11 +126,10 @@ def _charge(terms: Terms, rows: list[list[Row]], last_step: int | None, period: 
 def _read_lost(part: Path, witness: Path, found: LedgerCheck, public_key: str) -> list[list[Row]]:
     """The witness's rows that the copy lacks, by step."""
     with closing(connect(part, read_only=True)) as connection:
-        query = "SELECT hash FROM releases WHERE stream = ? AND step = ?"
 
         def stored_hash(stream: str, step: int) -> bytes:
-            row: Any = connection.execute(query, (stream, step)).fetchone() or (b"",)
-            return bytes(row[0])
+            row = find_row(connection, stream, step)
+            return b"" if row is None else row.hash
 
         return read_witness(witness, found, stored_hash, public_key)
 

@@ -42,10 +42,11 @@ def commit_to_debits(number: int, debits: Debits, total: int, nonce: bytes) -> b
 
 
 def commit_to_accounts(
-    number: int, accounts: tuple[bytes, bytes], streams: str, nonce: bytes, slices: bytes = b""
+    number: int, accounts: tuple[bytes, bytes], streams: str, nonce: bytes, slices: bytes = b"", segments: bytes = b""
 ) -> bytes:
-    """The commitment of a seal after commit `number`: ids, amounts, the state of the streams and, if any, slices."""
-    return _digest(nonce, number, *accounts, streams.encode(), *([slices] if slices else ()))
+    """The commitment of a seal after commit `number`: ids, amounts, the streams and, if any, slices and segments."""
+    more = [*([slices] if slices else ()), *([b"segments" + segments] if segments else ())]
+    return _digest(nonce, number, *accounts, streams.encode(), *more)
 
 
 def next_private_tip(private_tip: bytes, commitment: bytes) -> bytes:

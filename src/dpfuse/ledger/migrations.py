@@ -10,7 +10,9 @@ from dpfuse.errors import LedgerMismatch
 from dpfuse.ledger.head import Head
 from dpfuse.ledger.reader import check, check_pages, head_of_copy
 from dpfuse.ledger.store import (
+    APPEND_ONLY,
     SCHEMA_VERSION,
+    SINCE_VERSION_9,
     UPGRADED_VERSIONS,
     check_schema,
     connect,
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
 
 # What versions 8 and 9 added to the statements of `script`, as it was before and as it is now.
 _NEW_IN_8 = ("", "    inputs BLOB,\n")
-_NEW_IN_9 = ("", "CREATE INDEX releases_by_commit ON releases (commit_number, stream);\n")
+_NEW_IN_9 = (
+    (APPEND_ONLY.format(table="releases", action="DELETE"), SINCE_VERSION_9),
+    *(("", APPEND_ONLY.format(table="segments", action=action)) for action in ("UPDATE", "DELETE")),
+)
 _COLUMNS_OF_7 = "stream, step, release, fusion_weight, cost, budget_left, design, period, hash, commit_number"
 
 
@@ -66,7 +71,7 @@ def _replace_schema(connection: Connection, path: Path, version: int) -> None:
             f"that wrote it: this one refuses its bank, too, and a new bank is for new sensors only"
         )
     current = earlier = script(first)
-    for before, now in (_NEW_IN_9, *([_NEW_IN_8] if version == 7 else ())):
+    for before, now in (*_NEW_IN_9, *([_NEW_IN_8] if version == 7 else ())):
         earlier = earlier.replace(now, before)
     check_schema(connection, path, earlier)
     triggers: list[Any] = connection.execute("SELECT name FROM sqlite_schema WHERE type = 'trigger'").fetchall()

@@ -73,7 +73,8 @@ def design_fingerprints(path: str | os.PathLike[str]) -> dict[str, str]:
 def read_newest(path: str | os.PathLike[str]) -> tuple[Terms, int]:
     """The terms that hold now, and the last step of all streams; 0 for none."""
     with _opened(Path(path).resolve()) as (connection, _):
-        found: list[Any] = connection.execute("SELECT ifnull(max(step), 0) FROM releases").fetchall()
+        query = "SELECT ifnull((SELECT max(step) FROM releases), (SELECT ifnull(max(last_step), 0) FROM segments))"
+        found: list[Any] = connection.execute(query).fetchall()
         events: list[Any] = connection.execute("SELECT content FROM events WHERE kind = ?", (RESTORE,)).fetchall()
         restored = (Restored.from_json(text) for (text,) in events)
         last = max([int(found[0][0]), *(one.last_step for one in restored if not one.is_witnessed)])

@@ -1,4 +1,4 @@
-"""Seals: accounts, streams and slices as they are in their tables, bound to the private chain."""
+"""Seals: accounts, streams, slices and segments as they are in their tables, bound to the private chain."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.commitments import Seal, commit_to_accounts, make_nonce, next_private_tip
 from dpfuse.ledger.progress import REMEDY, LedgerCheck, StreamCheck
+from dpfuse.ledger.segments import last_digest
 from dpfuse.ledger.slices import slices_digest
 
 if TYPE_CHECKING:
@@ -31,7 +32,8 @@ def write_seal(connection: Connection, progress: LedgerCheck, accounts: tuple[by
     connection.executemany(_UPSERT, [(name, *dataclasses.astuple(one)) for name, one in progress.streams.items()])
     number, nonce = progress.num_commits, make_nonce()
     state = _as_text(progress.streams, progress.charged_to_all)
-    commitment = commit_to_accounts(number, accounts, state, nonce, slices_digest(connection))
+    others = slices_digest(connection), last_digest(connection)
+    commitment = commit_to_accounts(number, accounts, state, nonce, *others)
     seal = Seal(number, nonce, commitment, next_private_tip(progress.private_tip, commitment))
     connection.execute("INSERT INTO seals VALUES (?, ?, ?, ?)", seal)
     return seal
@@ -56,9 +58,9 @@ def check_seal(
     charged_to_all: int,
     path: Path,
 ) -> None:
-    """Refuse accounts, streams, charges of restores and slices that are not those of the seal."""
-    state, slices = _as_text(streams, charged_to_all), slices_digest(connection)
-    if commit_to_accounts(seal.commit_number, accounts, state, seal.nonce, slices) != seal.commitment:
+    """Refuse accounts, streams, charges of restores, slices and segments that are not those of the seal."""
+    state, others = _as_text(streams, charged_to_all), (slices_digest(connection), last_digest(connection))
+    if commit_to_accounts(seal.commit_number, accounts, state, seal.nonce, *others) != seal.commitment:
         raise LedgerRefused(f"{path}: {NOT_COMMITTED}")
 
 

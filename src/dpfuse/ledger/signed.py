@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.events import TERMS
-from dpfuse.ledger.stored_rows import row_pages
+from dpfuse.ledger.stored_rows import find_last_row, find_row, row_pages
 from dpfuse.ledger.terms import Terms
 from dpfuse.public.rows import Row
 from dpfuse.public.signatures import Signatory, Signer
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
     from apsw import Connection
 
     from dpfuse.ledger.progress import LedgerCheck
-
-_ROW = f"SELECT {', '.join(Row._fields)} FROM releases WHERE stream = ? AND step = ?"
-# A restore may have moved a stream on without a row.
-_LAST_ROW = f"SELECT {', '.join(Row._fields)} FROM releases WHERE stream = ? AND step <= ? ORDER BY step DESC LIMIT 1"
 
 
 class Signed(NamedTuple):
@@ -41,7 +37,7 @@ class Signed(NamedTuple):
 
 def write_signatures(connection: Connection, signer: Signer, last_steps: Iterable[tuple[str, int]]) -> None:
     """Sign the last row of each of these streams up to these steps, in a transaction that the caller has begun."""
-    rows = [Row._make(row) for row in connection.executemany(_LAST_ROW, last_steps)]
+    rows = [row for stream, step in last_steps if (row := find_last_row(connection, stream, step))]
     key = signer.signatory.public_key
     values = [(row.stream, row.step, key, signer.sign(row)) for row in rows]
     connection.executemany("INSERT OR REPLACE INTO signatures VALUES (?, ?, ?, ?)", values)
@@ -67,8 +63,8 @@ def check_signatures(connection: Connection, path: Path, found: LedgerCheck, pub
         )
     fingerprints = _fingerprints(connection)
     for stream, step, key, signature in stored:
-        row: Any = connection.execute(_ROW, (stream, step)).fetchone()
-        if row is None or not _has_signed(key, fingerprints, Row._make(row), signature):
+        row = find_row(connection, stream, step)
+        if row is None or not _has_signed(key, fingerprints, row, signature):
             raise LedgerRefused(
                 f"{path}: step {step} of stream {stream!r} is not the one that the centre signed: the ledger was "
                 f"rewritten; put the right one back"

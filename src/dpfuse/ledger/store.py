@@ -48,7 +48,6 @@ CREATE TABLE releases (
     commit_number INTEGER NOT NULL,
     PRIMARY KEY (step, stream)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX releases_by_commit ON releases (commit_number, stream);
 CREATE TABLE accounts (
     number INTEGER PRIMARY KEY,
     sensor INTEGER NOT NULL CHECK (sensor >= 0),
@@ -98,6 +97,24 @@ CREATE TRIGGER accounts_stay BEFORE DELETE ON accounts
     WHEN NOT EXISTS (SELECT 1 FROM events WHERE kind = 'period' AND commit_number = (SELECT max(number) FROM commits))
     BEGIN SELECT RAISE(ABORT, 'accounts are kept until their period ends'); END;
 """
+# See `dpfuse.ledger.segments`. Rows are deleted once a segment has them.
+SINCE_VERSION_9 = """
+CREATE INDEX releases_by_commit ON releases (commit_number, stream);
+CREATE TABLE segments (
+    last_step INTEGER PRIMARY KEY,
+    last_commit INTEGER NOT NULL UNIQUE,
+    content BLOB NOT NULL,
+    digest BLOB NOT NULL
+) STRICT;
+CREATE TRIGGER releases_follow_segments BEFORE INSERT ON releases WHEN new.step <= (SELECT max(last_step) FROM segments)
+    BEGIN SELECT RAISE(ABORT, 'a step is packed already'); END;
+CREATE TRIGGER segments_only_follow BEFORE INSERT ON segments
+    WHEN new.last_step <= (SELECT max(last_step) FROM segments)
+    BEGIN SELECT RAISE(ABORT, 'a segment is behind the last one'); END;
+CREATE TRIGGER releases_DELETE BEFORE DELETE ON releases
+    WHEN old.step > ifnull((SELECT max(last_step) FROM segments), 0)
+    BEGIN SELECT RAISE(ABORT, 'releases are append-only'); END;
+"""
 # In a ledger with a bank. `balances` are those at the opening; NULL before that. `spent` is NULL before the closing.
 # `last_answer` has at most one row.
 _SLICES = """
@@ -111,7 +128,7 @@ CREATE TABLE slices (
 ) STRICT;
 CREATE TABLE last_answer (generation INTEGER PRIMARY KEY, boundary INTEGER NOT NULL, mark TEXT NOT NULL) STRICT;
 """
-_APPEND_ONLY = """
+APPEND_ONLY = """
 CREATE TRIGGER {table}_{action} BEFORE {action} ON {table} BEGIN SELECT RAISE(ABORT, '{table} are append-only'); END;
 """
 
@@ -143,10 +160,11 @@ def make_tables(path: Path, terms: Terms) -> None:
 
 def script(terms: Terms) -> str:
     """The statements that make the tables and triggers of a ledger that is created with these terms."""
-    tables, actions = ("events", "commits", "releases", "seals"), ("UPDATE", "DELETE")
-    append_only = (_APPEND_ONLY.format(table=table, action=action) for table in tables for action in actions)
+    tables, actions = ("events", "commits", "seals", "segments"), ("UPDATE", "DELETE")
+    places = [(table, action) for table in tables for action in actions] + [("releases", "UPDATE")]
+    append_only = (APPEND_ONLY.format(table=table, action=action) for table, action in places)
     slices = "" if terms.bank_id is None else _SLICES
-    return _SCHEMA.format(budget=terms.mechanism.budget) + slices + "".join(append_only)
+    return _SCHEMA.format(budget=terms.mechanism.budget) + SINCE_VERSION_9 + slices + "".join(append_only)
 
 
 def check_schema(connection: Connection, path: Path, statements: str) -> None:

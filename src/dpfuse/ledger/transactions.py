@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpfuse import _check
 from dpfuse._arrays import Integers
 from dpfuse.errors import LedgerRefused
 from dpfuse.ledger.balances import Balances
@@ -19,6 +20,7 @@ from dpfuse.ledger.memories import StoredMemory, read_memories, write_memory
 from dpfuse.ledger.open_ledger import OpenLedger
 from dpfuse.ledger.progress import LedgerCheck
 from dpfuse.ledger.seals import last_seal, write_seal
+from dpfuse.ledger.segments import last_packed_step, num_packed_steps, pack_rows
 from dpfuse.ledger.signed import write_signatures
 from dpfuse.ledger.slices import pays_for, read_last_answer, read_slices, write_slices
 from dpfuse.ledger.stored_rows import COLUMNS
@@ -42,6 +44,8 @@ class LedgerTransactions(OpenLedger):
         self._balances, self._num_sealed = balances, last_seal(connection, path).commit_number
         self._open_slice: HeldSlice | None = None
         self._signer: Signer | None = None
+        self._packed_step = last_packed_step(connection)
+        self._num_kept_steps: int | None = None
         self._signed: dict[str, int] = {}  # the last step of each stream that this process has signed
 
     def spent_of(self, sensors: Integers) -> Integers:
@@ -174,10 +178,34 @@ class LedgerTransactions(OpenLedger):
             self._connection.execute("BEGIN IMMEDIATE")
             self._check_only_writer()
             self._balances.write(self._connection, self.path)
+            if self._num_kept_steps is not None:
+                last = self._newest_step - self._num_kept_steps
+                pack_rows(self._connection, COLUMNS, last, len(self._progress.streams))
             self._write_seal()
             self._connection.execute("COMMIT")
             self._balances.mark_written()
+            self._packed_step = last_packed_step(self._connection)
         self._write_head(sync=True)
+
+    def pack_rows_after(self, num_steps: int) -> None:
+        """Pack rows that are so many steps old: from now on, one segment at each `checkpoint`. They can still be read.
+
+        A step of a stream that comes after its rows were packed is refused.
+        """
+        _check.is_count("num_steps", num_steps, 1)
+        self._num_kept_steps = num_steps
+
+    @property
+    def _has_old_rows(self) -> bool:
+        """Whether there may be enough old rows for a segment."""
+        if self._num_kept_steps is None:
+            return False
+        length = num_packed_steps(len(self._progress.streams))
+        return self._newest_step - self._num_kept_steps >= self._packed_step + length
+
+    @property
+    def _newest_step(self) -> int:
+        return max(one.last_step for one in self._progress.streams.values())
 
     def _write_seal(self) -> None:
         """Seal accounts, streams and slices in the transaction that was begun."""

@@ -27,7 +27,7 @@ from dpfuse.ledger.store import (
     sqlite,
     sync_folder,
 )
-from dpfuse.ledger.stored_rows import COLUMNS, row_pages
+from dpfuse.ledger.stored_rows import find_row, row_pages
 from dpfuse.ledger.terms import Terms
 from dpfuse.ledger.transactions import LedgerTransactions
 from dpfuse.privacy.budget import IndividualFilter, TotalFilter
@@ -320,11 +320,11 @@ class Ledger(LedgerTransactions):
         """Do between steps what makes later steps quick.
 
         Copies the log to the database file, makes room for more accounts and, after several commits, adds their debits
-        to the accounts and signs the last rows (`sign_with`).
+        to the accounts and signs the last rows (`sign_with`). Packs old rows (`pack_rows_after`).
         """
         self._check_open()
         with self._closing_on_error():
-            if self._num_pending >= _PENDING_COMMITS:
+            if self._num_pending >= _PENDING_COMMITS or self._has_old_rows:
                 self._seal()
             self._sign(_PENDING_COMMITS)
             self._balances.grow()
@@ -356,15 +356,19 @@ class Ledger(LedgerTransactions):
         """The committed row of that step, None if the step is later than the last one."""
         last = self._progress.streams[entry.stream].last_step
         if entry.step > last:
+            if entry.step <= self._packed_step:
+                raise LedgerRefused(
+                    f"step {entry.step} of stream {entry.stream!r} comes too late: the rows of all streams up to step "
+                    f"{self._packed_step} are packed; use a later one"
+                )
             return None
-        query = f"SELECT {COLUMNS} FROM releases WHERE step = ? AND stream = ?"
         with self._closing_on_error():
-            found = self._connection.execute(query, (entry.step, entry.stream)).fetchone()
+            found = find_row(self._connection, entry.stream, entry.step)
         if found is None:
             raise LedgerRefused(
                 f"step {entry.step} of stream {entry.stream!r} was skipped: step {last} is committed; use a later one"
             )
-        return Row._make(found)
+        return found
 
     def _left_after(self, entry: Entry) -> int | None:
         left = self._progress.streams[entry.stream].budget_left

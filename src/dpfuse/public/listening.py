@@ -32,6 +32,14 @@ def address_of(host: str, listener: socket.socket, has_tls: bool) -> str:
     return f"{'https' if has_tls else 'http'}://{shown}:{listener.getsockname()[1]}"
 
 
+def parse_address(name: str, text: str) -> tuple[str, int]:
+    """Host and port in a setting of that name."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{name} must be HOST:PORT, such as 127.0.0.1:1883, got {text!r}")
+    return host.strip("[]"), int(port)
+
+
 def make_server(
     app: Any,
     protocol: Any,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import math
 import socket
 import sys
 import time
@@ -25,7 +26,7 @@ from dpfuse.ledger.reader import check_tip, design_fingerprints
 from dpfuse.public.connections import ByIdentity, ConnectionLimits, LogSeldom, limited_protocol, raise_limits
 from dpfuse.public.feed import Feed
 from dpfuse.public.hub import Hub
-from dpfuse.public.listening import address_of, bind, make_server, quiet_signals
+from dpfuse.public.listening import address_of, bind, make_server, parse_address, quiet_signals
 from dpfuse.public.parts import CentreParts
 from dpfuse.public.replay_notes import ReplayNotes
 from dpfuse.public.rows import Message
@@ -112,6 +113,7 @@ class CentreOptions:
         signing_key: the file of the key that signs the releases; by default the ledger's name with `.signing-key`.
         tip: a public tip that the ledger must hold; None for no such check.
         witness: a file that gets every release message before any reader does; None for none.
+        keep_rows_s: rows that are older, in seconds of steps, are packed (`Ledger.pack_rows_after`); None for none.
         bank: the address of the bank that lends the accounts of the sensors; None for accounts in the ledger alone.
         centre: the name of this centre at the bank.
     """
@@ -128,6 +130,7 @@ class CentreOptions:
     signing_key: Path | None = None
     tip: bytes | None = None
     witness: Path | None = None
+    keep_rows_s: float | None = None
     bank: str | None = None
     centre: str | None = None
 
@@ -155,7 +158,7 @@ def run_centre(
     sys.setswitchinterval(_SWITCH_S)
     logging.getLogger("asyncio").addFilter(LogSeldom())
     limits = raise_limits()
-    broker = _parse_address(endpoints.mqtt)
+    broker = None if endpoints.mqtt is None else parse_address("mqtt", endpoints.mqtt)
     certificates = endpoints.certificates
     reloads: list[Callable[[], object]] = [partial(keys.look_for_changes, at_once=True)]
     if certificates is not None:
@@ -186,6 +189,8 @@ def run_centre(
             operations,
         )
         centre.compute_inputs(lambda step: computed.at(ticker.begins_at(step)))
+        if options.keep_rows_s is not None:
+            book.pack_rows_after(max(1, math.ceil(options.keep_rows_s / ticker.interval_s)))
         intake = Intake(centre, keys, ReplayNotes() if options.is_replay else None)
         if not is_checked:
             stack.callback(BackgroundCheck(book.path, errors.append).stop)
@@ -388,12 +393,3 @@ def _address(endpoints: Endpoints, listener: socket.socket) -> str:
     if not has_tls and endpoints.host not in ("127.0.0.1", "::1", "localhost"):
         _log.warning("reports cross the network unencrypted; give --tls-cert and --tls-key, or use a proxy")
     return address_of(endpoints.host, listener, has_tls)
-
-
-def _parse_address(text: str | None) -> tuple[str, int] | None:
-    if text is None:
-        return None
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ValueError(f"mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {text!r}")
-    return host.strip("[]"), int(port)
