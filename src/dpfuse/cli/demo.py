@@ -22,7 +22,7 @@ _DENSITY = "density [veh/km]"
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for report, designs and figures.")] = Path("out/demo"),
-    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are faster and worse.")] = 750,
+    updates: Annotated[int, typer.Option(help="Gradient steps for each design; fewer are faster and worse.")] = 1200,
     seed: Annotated[int, typer.Option(help="Seed; equal seeds give equal results.")] = 0,
     as_json: AsJson = False,
 ) -> None:
