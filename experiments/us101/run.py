@@ -8,12 +8,10 @@ on where it was. On a GPU several jobs can run at the same time (`--jobs`).
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import dpfuse
+from experiments.running import run_jobs
 from experiments.us101 import jobs, traffic
 from experiments.us101.jobs import RECORDING, Job, path_of
 
@@ -60,24 +58,9 @@ def read_arguments() -> argparse.Namespace:
 
 def run_all(plan: list[Job], arguments: argparse.Namespace) -> None:
     """Run the jobs that are not done, each in a process of its own, `--jobs` at the same time."""
-    waiting = [job for job in plan if not path_of(job, arguments.out).exists()]
-    total, running, began = len(waiting), {}, time.perf_counter()
-    failed: list[str] = []
-    while waiting or running:
-        while waiting and len(running) < arguments.jobs:
-            job = waiting.pop(0)
-            command = [sys.executable, "-m", "experiments.us101.run", "--out", arguments.out, "--job", job.name]
-            command += ["--quick"] if arguments.quick else []
-            running[job.name] = subprocess.Popen(command, stderr=None if arguments.jobs == 1 else subprocess.PIPE)
-        for name, process in list(running.items()):
-            if process.poll() is not None:
-                del running[name]
-                failed += [name] if process.returncode else []
-                done, minutes = total - len(waiting) - len(running), (time.perf_counter() - began) / 60
-                print(f"{done} of {total} jobs, {minutes:.1f} min: {name}", file=sys.stderr, flush=True)
-                if process.returncode and process.stderr:
-                    print(process.stderr.read().decode()[-2000:], file=sys.stderr)
-        time.sleep(0.1)
+    missing = [job.name for job in plan if not path_of(job, arguments.out).exists()]
+    common = ["-m", "experiments.us101.run", "--out", str(arguments.out), *(["--quick"] if arguments.quick else [])]
+    failed = run_jobs(missing, lambda name: [*common, "--job", name], at_once=arguments.jobs)
     if failed:
         raise SystemExit(f"these jobs failed: {', '.join(failed)}; run the same command again for what is missing")
 
