@@ -110,6 +110,10 @@ def test_modules_stay_small_and_free_of_torch(path):
     text = path.read_text()
     assert text.count("\n") <= 400
     assert not re.search(r"\btorch\b", text, re.IGNORECASE)
+    for function in ast.walk(ast.parse(text)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = function.body[1:] if ast.get_docstring(function) else function.body
+            assert not body or (function.end_lineno or 0) - body[0].lineno < 80, function.name
 
 
 def classes_defined_twice(texts: Iterable[str]) -> list[str]:
