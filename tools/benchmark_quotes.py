@@ -171,7 +171,8 @@ def restart() -> str:
     """A restart after a day, and what a day takes on the disk."""
     found = read_results("restart")
     streams, day = found["streams"], found["ledgers"][-1]
-    row_bytes = day["bytes_per_row"]
+    row_bytes, interval_s = day["bytes_per_row"], found.get("interval_s", 10)
+    packed = found.get("packed_bytes_per_row")  # results from before rows were packed have none
     rows = [
         [
             f"{one['rows']:,}",
@@ -186,11 +187,13 @@ def restart() -> str:
     heads = ["rows", "bytes a row", "open the ledger [s]", "to the first release [s]", "of processor time [s]"]
     return (
         f"A centre of {streams:,} streams on {_cores('restart')} cores, started again after {day['steps'] // 10:,} and "
-        f"after {day['steps']:,} steps, a day with a release every 10 s; the load average was "
+        f"after {day['steps']:,} steps, a day with a release every {interval_s:g} s; the load average was "
         f"{found['load_average']:.1f}:\n\n"
         + make_table([*heads, "to verify every row [s]"], rows)
         + f"\nSo a stream takes {row_bytes * 8640 / 1e6:.1f} MB a day with a release every 10 s, and "
-        f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. Rows are kept for ever. {_kept('make bench', 'restart')}"
+        f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. Rows are kept for ever. "
+        + (f"A packed row takes {packed:.0f} bytes. " if packed else "")
+        + _kept("make bench", "restart")
     )
 
 
