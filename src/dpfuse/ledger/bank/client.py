@@ -40,7 +40,8 @@ class BankClient:
         - Without an answer of the bank for `patience` boundaries no step may be released until there is one.
         - A ledger that starts again on the same machine, in the same file, goes on with its slices. In any other place,
           and restored from a backup, they count as spent.
-        - A ledger whose debits were changed after the bank had its private tip is refused.
+        - A ledger that was rolled back in its place, or whose debits were changed, is refused: the bank keeps its last
+          private tip.
         - A bank that does not know an answer that this centre holds is an old copy. It is refused, and lends to nobody.
         - Any number of sensors may report: a message grows by whole capacities, and nobody's claim depends on how many
           others there are.
@@ -180,10 +181,10 @@ def _place_of(ledger: Ledger) -> str:
 
 
 def _check_tip(bank: Bank, centre: str, ledger: Ledger, place: str) -> None:
-    """Refuse a ledger with another past than the bank's copy of its private tip stands for."""
+    """Refuse a ledger that lacks the commit whose private tip its bank keeps, or has another past up to it."""
     number, tip = bank.private_tip(centre, ledger.terms.ledger_id, place)
-    if tip and number <= ledger.num_commits and ledger.private_tip_at(number) != tip:
+    if tip and ledger.private_tip_at(number) != tip:
         raise LedgerRefused(
-            f"{ledger.path} does not hold the private tip of commit {number} that its bank keeps: its debits were "
-            f"changed, or an old copy of it went on; put the right one back, or restore a backup"
+            f"{ledger.path} does not hold commit {number} with the private tip that its bank keeps: it was rolled "
+            f"back, or its debits were changed; put the right one back, or restore a backup (`dpfuse ledger restore`)"
         )
