@@ -29,7 +29,7 @@ OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name anot
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo live live-design test test-slow fuzz test-results check bench bench-rl bank-kills baselines results quote channels detector meters us101 us101-quick us101-guided us101-defaults known optimality audit docs notebooks transcripts lock hashes vulnerabilities release clean
+.PHONY: help demo live live-design test test-slow fuzz test-results check bench bench-rl bank-kills fleet-kills baselines results quote channels detector meters us101 us101-quick us101-guided us101-defaults known optimality audit docs notebooks transcripts lock hashes vulnerabilities release clean
 
 help:
 	@echo "To use:"
@@ -54,6 +54,7 @@ help:
 	@echo "make results      run the demo and all benchmarks"
 	@echo "make bench        run all benchmarks, or one: ONLY=fleet; the reader's needs DATA=DIR"
 	@echo "make bank-kills   kill centres and their bank several hundred times, and check every budget; an hour"
+	@echo "make fleet-kills  kill nodes of a fleet on Ray ten times, and time the return of its streams; ten minutes"
 	@echo "make bench-rl     compare our PPO with Stable-Baselines3; 40 minutes"
 	@echo "make baselines    compare designs with mechanisms from the literature on three systems"
 	@echo "make channels     what it costs that 30% of the channels are missing"
@@ -105,6 +106,10 @@ bench: $(READY)
 
 bank-kills: $(READY)
 	$(BIN)/python -m benchmarks.bank_kills
+	$(BIN)/python -m tools.quote
+
+fleet-kills: $(READY)
+	$(BIN)/python -m benchmarks.fleet_kills
 	$(BIN)/python -m tools.quote
 
 bench-rl: $(BENCH)/.ready

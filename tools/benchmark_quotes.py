@@ -131,7 +131,7 @@ def fleet_kills() -> str:
         f"streams released again after {took['median']:.1f} s (median) and {took['max']:.1f} s (longest). Accounts "
         f"above their budget: {found['accounts_above_budget']}; steps released twice: "
         f"{found['steps_released_twice']}, of {found['releases_read']:,} releases read.\n"
-        f"{_kept('python -m benchmarks.fleet_kills', 'fleet_kills')}"
+        f"{_kept('make fleet-kills', 'fleet_kills')}"
     )
 
 

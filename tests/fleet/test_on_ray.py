@@ -27,6 +27,7 @@ def test_shards_of_a_killed_node_come_back_on_the_other_one(tmp_path, bank):
             up = fleet.wait_until_up("a", "b")
             # Shards spread over the nodes, and each is where its node is: sensors can go there.
             assert {urlsplit(up["streams"][one]["sensors"]).hostname for one in "ab"} == {"127.0.0.2", "127.0.0.3"}
+            assert os.getpriority(os.PRIO_PROCESS, fleet.pid_of("north")) == os.getpriority(os.PRIO_PROCESS, 0)
             # Ray starts an actor again on any node, and its shard goes back to its ledger.
             before = [fleet.pid_of(shard) for shard in ("north", "south")]
             for pid in own_workers("ShardHolder"):

@@ -103,7 +103,7 @@ class RealFleet:
             published = self.map() or {"streams": {}}
             return published if all((published["streams"].get(one) or {}).get("readers") for one in streams) else None
 
-        return wait_for(found, 2 * PATIENCE_S)  # by Ray, shards run at low priority
+        return wait_for(found, 2 * PATIENCE_S)
 
     def reload(self):
         self.process.send_signal(signal.SIGHUP)

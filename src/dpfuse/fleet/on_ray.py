@@ -99,7 +99,9 @@ class RayHolder:
         if self._actor is not None:
             self._ray.kill(self._actor)
         self._asked, self._tied_to = None, node
-        path = os.environ.get("PYTHONPATH", "")
+        # By default Ray gives its workers, and so the shards, a low priority: steps would come late on a busy node.
+        variables = {"RAY_worker_niceness": "0"}
+        variables |= {"PYTHONPATH": os.environ["PYTHONPATH"]} if os.environ.get("PYTHONPATH") else {}
         remote: Any = self._ray.remote(ShardHolder)
         self._actor = remote.options(
             num_cpus=1,
@@ -108,7 +110,7 @@ class RayHolder:
             max_task_retries=0,
             max_concurrency=1,
             scheduling_strategy="SPREAD",
-            runtime_env={"env_vars": {"PYTHONPATH": path}} if path else {},
+            runtime_env={"env_vars": variables},
         ).remote(self._ray.util.get_node_ip_address)  # called where the actor runs
 
     def _is_dead(self, node: str) -> bool:
