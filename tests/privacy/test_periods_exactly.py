@@ -131,7 +131,7 @@ class KeepsClaims(Book):
     """Planted fault: claims of the period before count."""
 
     def close(self, boundary, submissions):
-        object.__setattr__(self.terms, "may_claim", lambda boundary: True)
+        object.__setattr__(self.terms, "may_claim", lambda *boundaries: True)
         return super().close(boundary, submissions)
 
 
