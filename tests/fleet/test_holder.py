@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -58,29 +59,49 @@ def held(tmp_path, operator):
     process.stdin.close()
 
 
-def test_a_shard_that_is_not_alive_for_30_s_is_killed_and_down(held, operator, caplog):
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that the holder reads, in a list."""
+    now = [1000.0]
+    monkeypatch.setattr(holder_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_shard_that_is_not_alive_for_30_s_is_killed_and_down(held, operator, clock, caplog):
     holder, spec, process = held
     assert holder.ensure(spec).state == "up"
     operator.status = 503
-    for passed_s in (0.0, 15.0, 14.0):
-        holder._alive_at -= passed_s
+    for passed_s in (5.0,) * 5 + (4.0,):
+        clock[0] += passed_s
         assert holder.ensure(spec).state == "up" and process.poll() is None
-    holder._alive_at -= 1.0
+    clock[0] += 1.0
     assert holder.ensure(spec).state == "up"
     assert process.wait(30) < 0
     assert "a shard hangs and is killed" in caplog.text
     assert holder.ensure(spec).state == "down" and "a shard has ended and starts again" in caplog.text
 
 
-def test_a_shard_whose_port_is_silent_for_30_s_counts_as_hanging(held, operator, monkeypatch):
+def test_a_shard_that_nobody_asked_for_long_is_not_killed_for_one_bad_answer(held, operator, clock):
+    holder, spec, process = held
+    assert holder.ensure(spec).state == "up"
+    operator.status = 503
+    for _ in range(5):
+        clock[0] += 600.0
+        assert holder.ensure(spec).state == "up"
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.02)
+    clock[0] += 600.0
+    holder.ensure(spec)
+    assert process.wait(30) < 0
+
+
+def test_a_shard_whose_port_is_silent_for_30_s_counts_as_hanging(held, operator, clock, monkeypatch):
     holder, spec, process = held
     operator.shutdown()  # connections are taken and not answered
-    monkeypatch.setattr(holder_module, "_ANSWERS_WITHIN_S", 0.1)
-    for passed_s in (0.0, 29.0):
+    monkeypatch.setattr(holder_module, "_ANSWERS_WITHIN_S", 0.05)
+    for _ in range(6):
         assert holder.ensure(spec).state == "up" and process.poll() is None
-        holder._alive_at -= passed_s
-    assert holder.ensure(spec).state == "up" and process.poll() is None
-    holder._alive_at -= 1.0
+        clock[0] += 5.0
     assert holder.ensure(spec).state == "up"
     assert process.wait(30) < 0
 
@@ -95,10 +116,10 @@ def test_on_a_node_that_has_not_the_ledger_nothing_is_made_and_nothing_is_lost(t
     assert holder.ensure(replace(spec, node="10.0.0.5")).state == "lost"
 
 
-def test_a_shard_that_is_alive_again_is_not_killed(held, operator):
+def test_a_shard_that_is_alive_again_is_not_killed(held, operator, clock):
     holder, spec, process = held
-    for status in (503, 503, 200) * 3:
+    for status in (503, 503, 503, 200) * 3:
         operator.status = status
         assert holder.ensure(spec).state == "up"
-        holder._alive_at -= 14.0
+        clock[0] += 5.0
     assert process.poll() is None

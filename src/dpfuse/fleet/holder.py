@@ -21,8 +21,9 @@ from dpfuse.fleet.shard_ledger import change_ledger, find_objection, has_writer,
 _CODE = "from dpfuse.cli import _processes, main; _processes.end_with_parent(); main()"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STEADY_S = 0.2, 5.0, 30.0
 _ENDS_WITHIN_S, _ANSWERS_WITHIN_S = 30.0, 2.0
-# A shard is killed when /livez has not been good for so long; a busy intake may delay an answer.
-_ALIVE_WITHIN_S = 30.0
+# A shard is killed when /livez has not been good for so long; a busy intake may delay an answer. One bad answer counts
+# for at most _GAP_S of it, however long nobody asked before.
+_ALIVE_WITHIN_S, _GAP_S = 30.0, 5.0
 _log = logging.getLogger(__name__)
 
 ShardState = Literal["made", "lost", "elsewhere", "starting", "up", "down"]
@@ -107,7 +108,8 @@ class ShardHolder:
         self._process: subprocess.Popen[str] | None = None
         self._addresses: dict[str, str] = {}
         self._num_starts = 0
-        self._alive_at: float | None = None
+        self._asked_at: float | None = None
+        self._silent_s = 0.0
         self._started_at, self._next_at, self._pause_s = 0.0, 0.0, _FIRST_PAUSE_S
         self._must_change = False
 
@@ -196,15 +198,15 @@ class ShardHolder:
         except connection_errors():
             is_alive = False
         now = time.monotonic()
-        if is_alive or self._alive_at is None:
-            self._alive_at = now
-        elif now - self._alive_at >= _ALIVE_WITHIN_S:
+        passed_s = 0.0 if self._asked_at is None else min(now - self._asked_at, _GAP_S)
+        self._asked_at, self._silent_s = now, 0.0 if is_alive else self._silent_s + passed_s
+        if self._silent_s >= _ALIVE_WITHIN_S:
             _log.error("a shard hangs and is killed", extra=fields(shard=self._spec.name))
             self._process.kill()
 
     def _start(self, spec: ShardSpec) -> None:
         self._addresses, self._num_starts, self._started_at = {}, self._num_starts + 1, time.monotonic()
-        self._alive_at = None
+        self._asked_at, self._silent_s = None, 0.0
         cache = spec.ledger.parent.parent / "compiled"  # owned by the fleet, for all shards
         spec = spec if self._node is None else replace(spec, host=self._node)
         environment = {"JAX_COMPILATION_CACHE_DIR": str(cache), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.05"}
