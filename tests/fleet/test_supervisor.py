@@ -277,6 +277,28 @@ def test_a_shard_that_fails_in_an_unforeseen_way_leaves_the_others_alone(make, c
     assert caplog.text.count("a shard cannot start: division by zero") == 1
 
 
+def test_a_map_that_cannot_be_written_for_one_shard_hides_nothing_of_the_others(make):
+    fleet = make(north="a", south="c")
+    for _ in range(2):
+        fleet.look()
+    fleet.holders["north"].node, fleet.holders["south"].is_broken = "10.0.0.5", True
+    (make.folder / "map.new").mkdir()
+    with pytest.raises(IsADirectoryError):
+        fleet.look()
+    assert fleet.published_map()["shards"]["south"]["state"] == "down"
+
+
+def test_a_plan_whose_check_fails_in_an_unforeseen_way_is_said_to_be_dropped(make, monkeypatch, caplog):
+    fleet = make(north="a", south="c")
+    for _ in range(2):
+        fleet.look()
+    monkeypatch.setattr(fleet.holders["north"], "find_objection", lambda spec: 1 / 0)
+    fleet.follow(replace(plan(north="a c"), folder=make.folder))
+    fleet._attempt(fleet._take_plan)
+    assert "the fleet keeps its plan: ZeroDivisionError: division by zero (test_supervisor.py, line" in caplog.text
+    assert "tries again" not in caplog.text and fleet.published_map()["version"] == 1
+
+
 def test_a_shard_whose_drain_fails_is_drained_later(make, monkeypatch):
     fleet = make(north="a", south="c")
     for _ in range(2):

@@ -162,8 +162,7 @@ class Fleet:
         try:
             part()
         except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            reason = f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
+            reason = _in_words(error)
             if reason != self._failures.get(name):
                 _log.error("the fleet cannot do its work, and tries again: %s", reason, extra=fields(part=name))
         self._failures[name] = reason
@@ -179,8 +178,9 @@ class Fleet:
             changed = self._map.follow(plan)
             self._check(plan, changed)
             self._set_map(changed)
-        except (DpfuseError, OSError, ValueError) as error:
-            _log.error("the fleet keeps its plan: %s", error, extra=fields(version=self._map.version))
+        except Exception as error:
+            reason = str(error) if isinstance(error, DpfuseError | OSError | ValueError) else _in_words(error)
+            _log.error("the fleet keeps its plan: %s", reason, extra=fields(version=self._map.version))
             return
         losing = [
             name
@@ -255,8 +255,14 @@ class Fleet:
         for name in self._plan.shards:
             if name not in self._shards and name not in self._waiting:
                 self._follow_map(name)
+        failures = []
         for name, found in zip(self._shards, self._pool.map(_ensure, self._shards.values()), strict=True):
-            self._note(name, found)
+            try:
+                self._note(name, found)
+            except Exception as error:  # of one shard, such as a map that cannot be written; the others go on
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def _note(self, name: str, found: ShardStatus | Exception) -> None:
         shard = self._shards[name]
@@ -294,6 +300,12 @@ def _ensure(shard: _Shard) -> ShardStatus | Exception:
         return shard.runner.ensure(shard.spec)
     except Exception as error:  # of one shard; the others go on
         return error
+
+
+def _in_words(error: Exception) -> str:
+    """An unforeseen error, and where it was raised."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}, line {place.lineno})"
 
 
 def _spec(plan: FleetPlan, name: str, entry: ShardEntry) -> ShardSpec:
