@@ -11,7 +11,7 @@ import pytest
 
 import dpfuse
 from dpfuse.errors import FileRefused, TrainingWarning
-from dpfuse.sweeps.grid import expand_settings
+from dpfuse.sweeps.grid import expand_settings, period_in_words
 from dpfuse.sweeps.reports import report_from_dict, report_to_dict
 from sweeps.conftest import pretend_report
 
@@ -49,6 +49,12 @@ def test_designs_of_different_periods_share_no_program_no_mean_and_no_line(prete
     assert "| 0.5 per day at order 2, remove-one, total |" in result.to_text()
     assert len(result.figures()["error-against-budget"].axes[0].get_lines()) >= 3
     assert len(result.save_tables()) == 4 and len(result.select(period="90 s").rows) == 2
+
+
+def test_periods_that_differ_in_their_last_digits_have_different_words(guarantees):
+    periods = (604800.0, 604801.0, 1234567.0, 1234568.0, 90.125, 90.1251)
+    words = [period_in_words(replace(guarantees[0], period=period)) for period in periods]
+    assert words == ["604800 s", "604801 s", "1234567 s", "1234568 s", "90.125 s", "90.1251 s"]
 
 
 def test_groups_have_at_most_the_given_size_and_nearly_equal_ones(pretended, parts, guarantees):

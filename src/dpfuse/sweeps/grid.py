@@ -91,7 +91,9 @@ class Case:
 def period_in_words(guarantee: Guarantee | None) -> str | None:
     """The period as one column of a table holds it: `day`, `hour`, or a number with its unit; None without periods."""
     period = None if guarantee is None else guarantee.period
-    return f"{period:g} s" if isinstance(period, float) else period
+    if not isinstance(period, float):
+        return period
+    return f"{int(period) if period.is_integer() else repr(period)} s"  # all digits: two periods are two rows
 
 
 def expand_settings(given: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
