@@ -4,21 +4,118 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
+from dpfuse.fleet import on_ray
+from dpfuse.fleet.holder import ShardSpec, ShardStatus
 from dpfuse.fleet.map import FleetMap
-from support.fleets import MapSensors, RealFleet, Watcher, check_fleet
+from support.fleets import BANK, MapSensors, RealFleet, Watcher, check_fleet
 from support.parts import needs_package
 from support.ray_cluster import own_workers, ray_cluster
 from support.wire import wait_for
 
-# Ray forks its own processes from this one, in which JAX runs.
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")]
+SPEC = ShardSpec(
+    name="north",
+    ledger=Path("ledger.db"),
+    streams=("a",),
+    is_made=True,
+    design="d",
+    keys=Path("k"),
+    port=9000,
+    bank=BANK,
+    node="10.0.0.4",
+)
 
 
+class PretendedRay:
+    """The part of Ray that a holder uses, with the nodes that the test gives; an actor whose node is away is silent."""
+
+    class exceptions:  # noqa: N801
+        RayActorError = RayTaskError = type("RayError", (Exception,), {})
+
+    util = SimpleNamespace(get_node_ip_address=None)
+
+    def __init__(self, *nodes):
+        self.joined, self.tied_to = set(nodes), None
+
+    def nodes(self):
+        return [{"Alive": True, "NodeManagerAddress": node} for node in self.joined]
+
+    def remote(self, _):
+        return self
+
+    def options(self, *, resources, **_):
+        self.tied_to = next((name.removeprefix("node:") for name in resources), None)
+        actor = SimpleNamespace(ensure=SimpleNamespace(remote=lambda spec: (self.tied_to, spec)))
+        return SimpleNamespace(remote=lambda _: actor)
+
+    def wait(self, asked, timeout):
+        return [one for one in asked if self.get(one)], []
+
+    def get(self, asked):
+        tied_to, spec = asked
+        node = tied_to or min(self.joined)
+        if node not in self.joined:
+            return None
+        state = "elsewhere" if spec.node not in (None, node) else "up" if node == SPEC.node else "lost"
+        return ShardStatus(state=state, addresses={}, node=node)
+
+    def kill(self, _):
+        pass
+
+
+@pytest.fixture
+def pretended(monkeypatch):
+    """A holder in a cluster that has one other node than the shard's, its cluster, and the time in a list."""
+    cluster, now = PretendedRay("10.0.0.5"), [1000.0]
+    monkeypatch.setitem(sys.modules, "ray", cluster)
+    monkeypatch.setattr(on_ray, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return on_ray.RayHolder("north"), cluster, now
+
+
+def states(holder, spec=SPEC):
+    return [holder.ensure(spec).state for _ in range(3)]
+
+
+def test_a_node_that_joins_late_is_waited_for_and_its_ledger_is_not_lost(pretended, caplog):
+    holder, cluster, now = pretended
+    assert states(holder) == ["down"] * 3
+    now[0] += 59.0
+    assert states(holder) == ["down"] * 3
+    assert caplog.text.count("a shard waits for node 10.0.0.4, which the cluster does not have; start Ray there") == 1
+    cluster.joined.add("10.0.0.4")
+    assert states(holder) == ["up"] * 3
+    cluster.joined.remove("10.0.0.4")  # it was seen: it has died
+    assert "lost" in states(holder)
+
+
+def test_a_node_that_does_not_join_for_a_minute_has_died_unless_there_is_no_bank(pretended):
+    holder, _, now = pretended
+    alone = replace(SPEC, bank=None)
+    for spec, expected in ((alone, "down"), (SPEC, "lost")):
+        states(holder, spec)
+        now[0] += 61.0
+        assert states(holder, spec)[-1] == expected
+
+
+def test_a_shard_goes_back_to_a_node_that_has_joined_again(pretended):
+    holder, cluster, now = pretended
+    states(holder)
+    now[0] += 61.0
+    assert states(holder)[-1] == "lost"  # and the map could not be written
+    cluster.joined.add("10.0.0.4")
+    assert states(holder)[-1] == "up"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # Ray forks from this process, in which JAX runs
 def test_shards_of_a_killed_node_come_back_on_the_other_one(tmp_path, bank):
     needs_package("ray")
     with ray_cluster(0) as (cluster, _):

@@ -18,6 +18,8 @@ from dpfuse._logs import fields
 from dpfuse.fleet.holder import ShardHolder, ShardSpec, ShardStatus
 
 _ENDS_WITHIN_S, _CHECKS_WITHIN_S, _WAIT_S, _AWAY_S = 40.0, 30.0, 0.3, 10.0
+# How long a node that was not seen yet may take to join, such as after a power cut.
+_JOINS_WITHIN_S = 60.0
 _AWAY = ShardStatus(state="down", addresses={})
 _log = logging.getLogger(__name__)
 
@@ -40,6 +42,7 @@ class RayHolder:
 
     A shard listens at the address by which the cluster knows its node. It belongs to the node that has its ledger, and
     starts there again. Once this node has died, a shard with a bank goes to another one; without a bank it waits.
+    A node has died if it was seen and is gone, or has not joined for a minute.
     """
 
     def __init__(self, name: str) -> None:
@@ -49,6 +52,8 @@ class RayHolder:
         self._actor: Any = None
         self._tied_to: str | None = None
         self._died: str | None = None
+        self._joins_until: dict[str, float] = {}  # of nodes; 0 once one was seen
+        self._awaited: str | None = None
         self._asked: tuple[ShardSpec, Any, float] | None = None
         self._spec: ShardSpec | None = None
         self._last = _AWAY
@@ -58,8 +63,8 @@ class RayHolder:
         if self._spec is None or not spec.is_like(self._spec):  # what is known is of another one
             self._last = _AWAY
         self._spec = spec
-        if spec.node != self._died:
-            self._died = None
+        if self._died is not None and (spec.node != self._died or not self._is_dead(self._died)):
+            self._died = self._asked = None
         if self._actor is None:
             self._make_actor(spec.node)
         if self._asked is None:
@@ -67,8 +72,11 @@ class RayHolder:
             self._asked = spec, self._actor.ensure.remote(sent), time.monotonic()
         asked, answer, asked_at = self._asked
         if not self._ray.wait([answer], timeout=_WAIT_S)[0]:
-            if self._tied_to is not None and spec.bank is not None and self._is_dead(self._tied_to):
-                self._make_actor(None)
+            if self._tied_to is not None and not self._is_alive(self._tied_to):
+                if spec.bank is not None and self._is_dead(self._tied_to):
+                    self._make_actor(None)
+                else:
+                    self._tell_awaited(spec, self._tied_to)
             return self._last if time.monotonic() - asked_at < _AWAY_S else _AWAY
         self._asked = None
         try:
@@ -77,6 +85,8 @@ class RayHolder:
             found = _AWAY
         except self._ray.exceptions.RayTaskError as error:
             raise error.cause from None
+        if found.node is not None:
+            self._joins_until[found.node], self._awaited = 0.0, None
         if found.state == "elsewhere":
             return self._go_home(spec)
         self._last = found if asked.is_like(spec) else _AWAY
@@ -85,9 +95,9 @@ class RayHolder:
     def _go_home(self, spec: ShardSpec) -> ShardStatus:
         """The actor is not on the node that has the ledger: bring it there, or give that node up."""
         assert spec.node is not None
-        if not self._is_dead(spec.node):
+        if spec.bank is None or not self._is_dead(spec.node):
             self._make_actor(spec.node)
-        elif spec.bank is not None:
+        else:
             _log.warning("a node has died, and its shard moves", extra=fields(shard=spec.name, node=spec.node))
             self._died = spec.node
             return self.ensure(spec)
@@ -113,8 +123,21 @@ class RayHolder:
             runtime_env={"env_vars": variables},
         ).remote(self._ray.util.get_node_ip_address)  # called where the actor runs
 
+    def _is_alive(self, node: str) -> bool:
+        if any(one["Alive"] and one["NodeManagerAddress"] == node for one in self._ray.nodes()):
+            self._joins_until[node] = 0.0
+            return True
+        return False
+
     def _is_dead(self, node: str) -> bool:
-        return not any(one["Alive"] and one["NodeManagerAddress"] == node for one in self._ray.nodes())
+        now = time.monotonic()
+        return not self._is_alive(node) and now >= self._joins_until.setdefault(node, now + _JOINS_WITHIN_S)
+
+    def _tell_awaited(self, spec: ShardSpec, node: str) -> None:
+        if self._awaited != node:
+            self._awaited = node
+            text = "a shard waits for node %s, which the cluster does not have; start Ray there again at this address"
+            _log.warning(text, node, extra=fields(shard=spec.name))
 
     def find_objection(self, spec: ShardSpec) -> str | None:
         """As `ShardHolder.find_objection`; a shard that is away cannot be asked, and has none."""
