@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import threading
@@ -51,6 +52,21 @@ class TestUnits:
         """Negative control."""
         done = verify_units(tmp_path, lambda unit: unit.read_text().replace("Restart=on-failure", "Restart=maybe"))
         assert "maybe" in done.stderr
+
+    def test_systemd_takes_the_credentials_of_the_readers_door_that_the_page_gives(self, tmp_path):
+        page = (DEPLOY.parent / "docs/operations.md").read_text()
+        (text,) = re.findall(r"```ini\n(.*?)```", page, re.S)
+        (unit,) = (unit for unit in UNITS if unit.name == "dpfuse-readers@.service")
+        shutil.copy(unit, tmp_path)
+        (tmp_path / "dpfuse-readers@.service.d").mkdir()
+        for lines, fault in ((text, None), (text.replace(".crt:/", ".crt:"), "is not valid")):
+            (tmp_path / "dpfuse-readers@.service.d/tls.conf").write_text(lines)
+            done = run(needs("systemd-analyze"), "verify", "--man=no", tmp_path / unit.name)
+            assert ("tls.conf" in done.stderr) == (fault is not None), done.stderr
+        names = re.findall(r"^LoadCredential=(\S+?):", text, re.M)
+        assert names == [
+            Path(name).name for name in re.findall(r"/run/credentials/dpfuse-readers@north.service/[\w.]+", page)
+        ]
 
     def test_the_relay_of_a_centre_is_another_user_that_has_only_the_socket(self):
         centre, readers = ((DEPLOY / f"systemd/dpfuse-{name}@.service").read_text() for name in ("centre", "readers"))

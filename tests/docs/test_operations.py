@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import textwrap
 from pathlib import Path
 
+import pytest
 import yaml
 
+from dpfuse.fleet import FleetReporter
 from dpfuse.fleet.plan import FleetPlan
+from dpfuse.wire.keys import Keys
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/operations.md").read_text()
@@ -25,6 +30,25 @@ def test_the_plan_on_the_page_is_one(tmp_path):
     (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.S)
     (tmp_path / "roads.toml").write_text(text)
     assert set(FleetPlan.load(tmp_path / "roads.toml").shards) == {"north", "south"}
+
+
+def test_the_example_of_a_sensor_reports_to_a_fleet(monkeypatch):
+    """It is run as it is, until its first pause; the reports themselves are tested in `fleet/test_reporter.py`."""
+    (text,) = re.findall(r"  ```py\n(.*?)  ```", PAGE, re.S)
+    sent = []
+
+    def send(self, stream, write_lines):
+        sent.append((stream, json.loads(*write_lines("n1.2", 5))["step"]))
+
+    def pause(seconds):
+        raise StopIteration
+
+    monkeypatch.setattr("time.sleep", pause)
+    monkeypatch.setattr(FleetReporter, "send", send)
+    monkeypatch.setattr(Keys, "load", lambda path: Keys.from_secret(bytes(32)))
+    with pytest.raises(StopIteration):
+        exec(textwrap.dedent(text), {})
+    assert sent == [("n1", 5)]
 
 
 def test_addresses_on_the_page_are_served():
