@@ -68,6 +68,14 @@ class TestVerify:
         edit(path, statement)
         refused(path, design, message)
 
+    @pytest.mark.parametrize("number", [2, 3])
+    def test_a_second_row_of_a_stream_in_a_commit_is_refused(self, closed_ledger, number):
+        """As if the step that was skipped had been released."""
+        path, design = closed_ledger
+        columns = f"stream, 3, zeroblob(16), 1, cost, budget_left, design, period, inputs, hash, {number}"
+        edit(path, f"INSERT INTO releases SELECT {columns} FROM releases WHERE step = 4 AND stream = 'north'")
+        refused(path, design, f"a row of commit {number} was added")
+
     @pytest.mark.parametrize(
         "statement", ["UPDATE accounts SET spent = spent - 1 WHERE sensor = 7", "DELETE FROM accounts WHERE sensor = 0"]
     )

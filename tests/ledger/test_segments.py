@@ -225,6 +225,13 @@ def test_a_row_beside_the_segment_that_covers_it_is_refused(packed):
     refused(path, design, "a row belongs to no commit")
 
 
+def test_a_row_beside_the_packed_row_of_its_commit_is_refused(packed):
+    path, design, _ = packed
+    columns = "stream, 30, release, fusion_weight, cost, budget_left, design, period, inputs, hash, 3"
+    edit(path, f"INSERT INTO releases SELECT {columns} FROM releases LIMIT 1")
+    refused(path, design, "a row of commit 3 was added")
+
+
 MOMENTS = ["SELECT commit_number", "INSERT INTO segments", "DELETE FROM releases", "INSERT INTO seals", "COMMIT"]
 
 

@@ -88,7 +88,8 @@ def commits(connection: Connection, path: Path, after: int, last: int) -> Iterat
         rows = [(number, Row._make(row)) for number, *row in _all(connection, _BY_COMMIT, after, end)]
         # The table comes first: what the writer packs meanwhile is then found in both.
         for number, row in itertools.chain(rows, _packed_rows(connection, after, end)):
-            by_commit.setdefault(number, {})[row.stream] = row
+            if by_commit.setdefault(number, {}).setdefault(row.stream, row) != row:
+                raise LedgerRefused(f"{path}: a row of commit {number} was added; {REMEDY}")
         for number, tip in page:
             yield number, tip, list(by_commit.pop(number, {}).values())
         if by_commit:
