@@ -39,6 +39,7 @@ def test_a_restored_ledger_is_a_new_generation_and_what_it_had_borrowed_counts_a
     last, spent = ledger.newest_step, ledger.spent_of(SENSOR)[0]
     client.close()
     ledger.close()
+    found_again = [(file, file.read_bytes()) for file in (path, path.with_name("a.db.head"))]
     marks = set()
     for _ in range(2):  # the first restored ledger is lost, too
         remove_ledger(path)
@@ -62,11 +63,20 @@ def test_a_restored_ledger_is_a_new_generation_and_what_it_had_borrowed_counts_a
     [(stated, lent)] = bank._rows("SELECT spent, lent FROM accounts")
     assert spent <= stated + lent <= bank.terms.budget
     bank.verify()
+    again.close()
+    ledger.close()
+    remove_ledger(path)
+    for file, content in found_again:
+        file.touch(mode=0o600)
+        file.write_bytes(content)
+    bank._connection.execute("UPDATE centres SET boundary = boundary - 100")
+    with pytest.raises(LedgerRefused, match="does not hold commit"):  # it lacks what was spent after the restore
+        join(bank)
 
 
-@pytest.mark.parametrize("went_on", [False, True])
+@pytest.mark.parametrize(("went_on", "is_new_file"), [(False, False), (True, False), (False, True)])
 def test_an_old_copy_of_a_ledger_in_its_place_is_refused_by_the_tip_that_its_bank_keeps(
-    make_bank, join, design, tmp_path, went_on
+    make_bank, join, design, tmp_path, went_on, is_new_file
 ):
     """It states less than was spent and would release steps a second time; if it went on, it has as many commits."""
     bank = make_bank(guarantee=design.guarantee, capacity=4, epoch_s=0.4)
@@ -88,7 +98,11 @@ def test_an_old_copy_of_a_ledger_in_its_place_is_refused_by_the_tip_that_its_ban
     num_commits = ledger.num_commits
     end()
     for file, content in files.items():
+        if is_new_file:  # with another inode: it would be a new generation
+            file.rename(tmp_path / f"lost-{file.name}")
+            file.touch(mode=0o600)
         file.write_bytes(content)
+    bank._connection.execute("UPDATE centres SET boundary = boundary - 100")  # longer than the patience
     with Ledger.open(path, design) as old:
         while went_on and old.num_commits <= num_commits:
             old.keep_slices(1, old.slices(1), old.last_answer()[1])

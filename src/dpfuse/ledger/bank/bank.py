@@ -36,11 +36,11 @@ _CENTRES = """
 SELECT DISTINCT ON (centre) centre, generation, greatest(centres.boundary, answers.boundary)
 FROM centres LEFT JOIN answers USING (centre, generation) ORDER BY centre, generation DESC
 """
-
-
+# The fifth part of a place is the mark of a restore. A ledger that was restored since need not hold the tip.
 _PRIVATE_TIP = """
-SELECT num_commits, private_tip FROM answers JOIN centres USING (centre, generation)
-WHERE centre = %s AND ledger_id = %s AND place = %s ORDER BY generation DESC LIMIT 1
+WITH known AS (SELECT * FROM answers JOIN centres USING (centre, generation) WHERE centre = %s AND ledger_id = %s)
+SELECT num_commits, private_tip FROM known
+WHERE EXISTS (SELECT 1 FROM known WHERE split_part(place, '/', 5) = %s) ORDER BY generation DESC LIMIT 1
 """
 # A lost answer that is known already may be of a later boundary, if the clock of the server is behind.
 _RESTORE = """
@@ -234,9 +234,12 @@ class Bank:
         rows = self._rows(query, (centre, generation))
         return LastAnswer(*rows[0]) if rows else NO_ANSWER
 
-    def private_tip(self, centre: str, ledger_id: str, place: str) -> tuple[int, bytes]:
-        """The last commit that the bank knows of that ledger in that place, and its private tip; empty for none."""
-        rows = self._rows(_PRIVATE_TIP, (centre, ledger_id, place))
+    def private_tip(self, centre: str, ledger_id: str, restore_mark: str) -> tuple[int, bytes]:
+        """The last commit that the bank knows of that ledger, in any place, and its private tip.
+
+        Empty for none, and if the bank has not answered the ledger yet since it was restored with that mark.
+        """
+        rows = self._rows(_PRIVATE_TIP, (centre, ledger_id, restore_mark))
         return rows[0] if rows else (0, b"")
 
     def close_boundary(self, boundary: int) -> bool:

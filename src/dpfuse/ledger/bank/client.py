@@ -40,8 +40,8 @@ class BankClient:
         - Without an answer of the bank for `patience` boundaries no step may be released until there is one.
         - A ledger that starts again on the same machine, in the same file, goes on with its slices. In any other place,
           and restored from a backup, they count as spent.
-        - A ledger that was rolled back in its place, or whose debits were changed, is refused: the bank keeps its last
-          private tip.
+        - A ledger that was rolled back, in any place, or whose debits were changed, is refused: the bank keeps its last
+          private tip. One that was restored from a backup is not.
         - A bank that does not know an answer that this centre holds is an old copy. It is refused, and lends to nobody.
         - Any number of sensors may report: a message grows by whole capacities, and nobody's claim depends on how many
           others there are.
@@ -62,7 +62,7 @@ class BankClient:
             )
         self.terms.check_guarantee(ledger.terms.guarantee, bank.address)
         place = _place_of(ledger)
-        _check_tip(bank, centre, ledger, place)
+        _check_tip(bank, centre, ledger)
         self.generation = bank.register(centre, ledger.terms.ledger_id, place, list(ledger.streams), ledger.num_commits)
         self._link = BankLink(bank, where)
         generation, last_answer = ledger.last_answer()
@@ -180,9 +180,9 @@ def _place_of(ledger: Ledger) -> str:
     return f"{machine}/{platform.node()}/{found.st_dev}/{found.st_ino}" + (f"/{mark}" if mark else "")
 
 
-def _check_tip(bank: Bank, centre: str, ledger: Ledger, place: str) -> None:
+def _check_tip(bank: Bank, centre: str, ledger: Ledger) -> None:
     """Refuse a ledger that lacks the commit whose private tip its bank keeps, or has another past up to it."""
-    number, tip = bank.private_tip(centre, ledger.terms.ledger_id, place)
+    number, tip = bank.private_tip(centre, ledger.terms.ledger_id, ledger.restore_mark())
     if tip and ledger.private_tip_at(number) != tip:
         raise LedgerRefused(
             f"{ledger.path} does not hold commit {number} with the private tip that its bank keeps: it was rolled "
