@@ -312,6 +312,21 @@ class TestHeldConnections:
         admission.leave(made[0])
         assert admission.hold(made[3], 7)
 
+    def test_a_hold_goes_from_a_sensor_without_reports_to_another_on_the_same_connection(self, monkeypatch):
+        now_s = [1000.0]
+        monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+        admission, one, full = ByIdentity(INTAKE, per_sensor=1), Stub(), Stub()
+        admission.enter(one), admission.enter(full)
+        assert admission.hold(one, 7) and admission.hold(full, 9)
+        now_s[0] += 20
+        assert admission.hold(one, 8) and admission.hold(full, 9) and admission._counts == {7: 1, 9: 1}
+        now_s[0] += 20
+        assert not admission.hold(one, 9) and admission._counts == {7: 1, 9: 1}
+        assert admission.hold(one, 8) and admission._counts == {8: 1, 9: 1}
+        admission.answered(one)
+        admission.leave(one), admission.leave(full)
+        assert admission._counts == {} and len(admission._strangers) == 0
+
     def test_strangers_close_the_oldest_stranger_of_their_address_and_nobody_else(self):
         admission = ByIdentity(INTAKE)
         sensor, other = Stub(), Stub("10.0.0.2")

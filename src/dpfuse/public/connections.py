@@ -117,8 +117,9 @@ class ByIdentity:
         - No limit by address touches a held connection: sensors behind one gateway do not affect each other.
         - A sensor that has used up its number holds no more connections. The next valid report of another sensor on
           the same connection holds it for that one.
-        - A hold ends with the first request that comes half a minute or more after the last valid report. Every
-          connection has a request within half a minute, so a hold outlives a key or a period by a minute at most.
+        - A hold ends with the first request that comes half a minute or more after its sensor's last valid report; a
+          valid report of another sensor in this request holds the connection for that one. Every connection has a
+          request within half a minute, so a hold outlives a key or a period by a minute at most.
     """
 
     def __init__(self, limits: ConnectionLimits, per_sensor: int = 16) -> None:
@@ -141,9 +142,7 @@ class ByIdentity:
         self._strangers.remove(connection)
         hold = self._holds.pop(connection, None)
         if hold is not None:
-            self._counts[hold.sensor] -= 1
-            if not self._counts[hold.sensor]:
-                del self._counts[hold.sensor]
+            self._uncount(hold.sensor)
 
     def answered(self, connection: Any) -> None:
         hold = self._holds.get(connection)
@@ -153,17 +152,25 @@ class ByIdentity:
 
     def hold(self, connection: Any, sensor: int) -> bool:
         """A valid report of that sensor came on the connection; whether it is held now."""
-        ends_at = time.monotonic() + _HELD_S
-        if connection in self._holds:
-            self._holds[connection] = self._holds[connection]._replace(ends_at=ends_at)
+        now = time.monotonic()
+        held = self._holds.get(connection)
+        if held is not None and held.sensor != sensor and now < held.ends_at:
             return True
-        if self._counts[sensor] >= self._per_sensor or len(self._holds) >= self._num_held:
-            return False
-        if not self._strangers.remove(connection):
-            return False  # it was closed
-        self._holds[connection] = _Hold(sensor, ends_at)
-        self._counts[sensor] += 1
+        if held is None or held.sensor != sensor:
+            if self._counts[sensor] >= self._per_sensor:
+                return False
+            if held is not None:
+                self._uncount(held.sensor)
+            elif len(self._holds) >= self._num_held or not self._strangers.remove(connection):
+                return False  # no place, or it was closed
+            self._counts[sensor] += 1
+        self._holds[connection] = _Hold(sensor, now + _HELD_S)
         return True
+
+    def _uncount(self, sensor: int) -> None:
+        self._counts[sensor] -= 1
+        if not self._counts[sensor]:
+            del self._counts[sensor]
 
 
 class _Hold(NamedTuple):
