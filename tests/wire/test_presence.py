@@ -352,6 +352,17 @@ class TestHeldConnections:
         strangers = admission._strangers
         assert len(strangers) == 0 and strangers._of_address == strangers._by_number == {}
 
+    @pytest.mark.parametrize(("per_address", "most"), [(None, NUM_STRANGERS), (20, 20), (0, NUM_PLACES)])
+    def test_behind_a_proxy_one_address_may_have_all_places_of_strangers(self, per_address, most):
+        admission, sensor, other = ByIdentity(INTAKE, per_address=per_address), Stub(), Stub("10.0.0.2")
+        admission.enter(sensor)
+        assert admission.hold(sensor, 7)
+        made = [Stub() for _ in range(most + 1)]
+        for one in made:
+            assert admission.enter(one) == "serve"
+        assert [one.is_aborted for one in made] == [True] + most * [False]
+        assert admission.enter(other) == "serve" and not other.is_aborted and not sensor.is_aborted
+
     def test_a_report_that_is_repeated_later_holds_no_connection(self, tmp_path):
         """Its step is over, so somebody who has captured it does not count as the sensor."""
         with two_doors(tmp_path) as live, ExitStack() as stack:

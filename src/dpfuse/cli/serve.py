@@ -60,6 +60,15 @@ def serve(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Port at which sensors report; 0 for any free port.")
     ] = 8764,
+    strangers_per_address: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Connections to --port from one address that have not yet brought a valid report; 0 for no limit of "
+            "its own, behind a proxy or gateway with many sensors.",
+            show_default="an eighth of their places",
+        ),
+    ] = None,
     reading_host: Annotated[
         str | None, typer.Option(help="Address for readers: page, releases, metrics.", show_default="--host")
     ] = None,
@@ -173,6 +182,7 @@ def serve(
             reading_port=reading_port,
             has_relay=not no_relay,
             per_address=per_address,
+            strangers_per_address=strangers_per_address,
             feed=feed,
             tls_cert=tls_cert,
             tls_key=tls_key,

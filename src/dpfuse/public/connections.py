@@ -112,19 +112,25 @@ class ByIdentity:
     **Guarantees**
         - Connections that are not held are strangers, with places of their own. If an address has too many, its oldest
           one is closed; a new one is always served. So what a stranger can count depends on the connections of its own
-          address alone. Only if strangers of eight addresses or more have taken all places, the oldest one of an
-          address that has the most is closed.
+          address alone. Only if strangers have taken all places, by default those of eight addresses or more, the
+          oldest one of an address that has the most is closed.
         - No limit by address touches a held connection: sensors behind one gateway do not affect each other.
         - A sensor that has used up its number holds no more connections. The next valid report of another sensor on
           the same connection holds it for that one.
         - A hold ends with the first request that comes half a minute or more after its sensor's last valid report; a
           valid report of another sensor in this request holds the connection for that one. Every connection has a
           request within half a minute, so a hold outlives a key or a period by a minute at most.
+
+    Args:
+        per_address: the most strangers of one address; None for an eighth of their places, 0 for all of these, as
+            behind a proxy or gateway with many sensors.
     """
 
-    def __init__(self, limits: ConnectionLimits, per_sensor: int = 16) -> None:
+    def __init__(self, limits: ConnectionLimits, per_sensor: int = 16, per_address: int | None = None) -> None:
         self._num_strangers, self._per_sensor = max(1, limits.num_accepted // 4), per_sensor
-        self._num_held, self._per_address = limits.num_accepted - self._num_strangers, max(1, self._num_strangers // 8)
+        self._num_held = limits.num_accepted - self._num_strangers
+        own = max(1, self._num_strangers // 8) if per_address is None else per_address
+        self._per_address = own or self._num_strangers
         self._strangers = _Strangers()
         self._holds: dict[Any, _Hold] = {}
         self._counts: Counter[int] = Counter()

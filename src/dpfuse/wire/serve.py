@@ -23,7 +23,7 @@ from dpfuse.centre.computed_inputs import ComputedInputs
 from dpfuse.errors import DpfuseError, LedgerMismatch
 from dpfuse.ledger import Ledger, public_rows
 from dpfuse.ledger.reader import check_tip, design_fingerprints
-from dpfuse.public.connections import ByIdentity, ConnectionLimits, LogSeldom, limited_protocol, raise_limits
+from dpfuse.public.connections import ByIdentity, LogSeldom, limited_protocol, raise_limits
 from dpfuse.public.feed import Feed
 from dpfuse.public.hub import Hub
 from dpfuse.public.listening import address_of, bind, make_server, parse_address, quiet_signals
@@ -65,6 +65,7 @@ class Endpoints:
         reading_host, reading_port: where the relay serves readers; None for the same host.
         has_relay: whether a relay is started.
         per_address: connections of one address that the relay serves; 0 for any number.
+        strangers_per_address: connections of sensors from one address without a valid report, see `ByIdentity`.
         feed: the path of the socket for relays on this machine; None for one that only the centre's own relay knows.
         tls_cert, tls_key: certificate and key for HTTPS, of both.
         tls_client_ca: the certificates that sign those of sensors; None if a sensor needs none. Readers need none.
@@ -80,6 +81,7 @@ class Endpoints:
     reading_port: int = 8765
     has_relay: bool = True
     per_address: int | None = None
+    strangers_per_address: int | None = None
     feed: Path | None = None
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -157,7 +159,7 @@ def run_centre(
     computed = ComputedInputs(design, options.inputs, options.utc_offset_s)
     sys.setswitchinterval(_SWITCH_S)
     logging.getLogger("asyncio").addFilter(LogSeldom())
-    limits = raise_limits()
+    connections = ByIdentity(raise_limits(), per_address=endpoints.strangers_per_address)
     broker = None if endpoints.mqtt is None else parse_address("mqtt", endpoints.mqtt)
     certificates = endpoints.certificates
     reloads: list[Callable[[], object]] = [partial(keys.look_for_changes, at_once=True)]
@@ -197,7 +199,7 @@ def run_centre(
         parts = PartsWatch(client, errors)
         feed = make_feed(centre, ticker, hub, intake, signer.signatory, options.labels, parts)
         operations.watch(ticker, feed, book.path, intake.counts.copy)
-        server = _intake_server(certificates, limits, ticker, hub, intake, feed, lambda: bool(errors))
+        server = _intake_server(certificates, connections, ticker, hub, intake, feed, lambda: bool(errors))
         kept = keep_estimators(Path(f"{ledger}.estimators"), design, signer)
         estimator = kept[book.terms.design_id]
         door = FeedDoor(make_feed_app(feed, estimator, ticker.clock, kept), endpoints.feed)
@@ -364,7 +366,7 @@ def _signer(path: Path, ledger: Ledger) -> Signer:
 
 def _intake_server(
     certificates: Certificates | None,
-    limits: ConnectionLimits,
+    connections: ByIdentity,
     ticker: Ticker,
     hub: Hub,
     intake: Intake,
@@ -378,7 +380,6 @@ def _intake_server(
         await asyncio.to_thread(ticker.stop)  # the last release is published before any connection ends
         hub.close()  # ends the feed of relays, and so the event streams of their readers
 
-    connections = ByIdentity(limits)
     return make_server(
         make_intake_app(ticker, intake, feed, connections),
         limited_protocol(connections, too_busy, certificates),
