@@ -107,6 +107,8 @@ class TestManifests:
 def test_a_centre_that_is_made_anew_has_the_host_name_under_which_the_bank_knows_its_ledger():
     first, centre = (COMPOSE["services"][name] for name in ("centre-init", "centre"))
     assert first["hostname"] == centre["hostname"] == "north"
+    # And that of the machine: else a clone of the volume on another host would pass for the same ledger.
+    assert first["volumes"] == centre["volumes"] and "/etc/machine-id:/etc/machine-id:ro" in centre["volumes"]
 
 
 def test_images_have_the_version_of_the_package_as_their_tag():
