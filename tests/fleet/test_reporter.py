@@ -5,7 +5,11 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Route
 
+from dpfuse.errors import ReleaseRefused
 from dpfuse.fleet import FleetReporter, reporter
 from dpfuse.fleet.overview import make_fleet_app
 from dpfuse.wire.keys import Keys
@@ -70,4 +74,26 @@ def test_a_stream_that_the_map_lacks_and_a_wrong_key_are_named(fleet):
     stranger = Keys.from_secret(b"x" * 32).issue(7)
     with pytest.raises(PermissionError, match="refuses reports; sign with keys of the fleet's key file"):
         sensors.send("a", lambda stream, step: [write_report(stranger.sign(stream, step, [0.5, -0.5]))])
+    assert north == []
+
+
+def test_an_address_that_is_not_a_fleet_is_named(fleet):
+    _, places, addresses, (north, _) = fleet
+    answers = {}
+    app = Starlette(routes=[Route(path, lambda request: JSONResponse(answers)) for path in ("/v1/map", "/v1/clock")])
+    with serving(app) as url, FleetReporter(url) as sensors:
+        for answer in ({}, {"streams": ["a"]}):
+            answers.clear()
+            answers.update(answer)
+            with pytest.raises(ReleaseRefused, match="must answer 'streams' at /v1/map; is it the address of a fleet"):
+                sensors.send("a", write)
+        answers.update(streams={"a": {"shard": "north"}})
+        with pytest.raises(ReleaseRefused, match="must say where each stream is"):
+            sensors.send("a", write)
+        answers.update(streams={"a": {"stream": "a", "sensors": url}})  # no clock
+        sensors._map_due_s = 0.0
+        with pytest.raises(ReleaseRefused, match="must answer 'step' at /v1/clock"):
+            sensors.send("a", write)
+    with FleetReporter(addresses[0]) as sensors, pytest.raises(ReleaseRefused, match="is this the right address"):
+        sensors.send("a", write)
     assert north == []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from dpfuse.errors import ReleaseRefused
 from dpfuse.remote.client import connection_errors, get_json, make_client
 
 if TYPE_CHECKING:
@@ -44,13 +45,14 @@ class FleetReporter:
         Raises:
             ValueError: the map has no such stream.
             PermissionError: the shard refuses one of the reports.
+            ReleaseRefused: what answers is no fleet or no shard.
         """
         try:
             place = self._find(stream)
             if (sensors := place["sensors"]) is None:
                 return False
             shard = self._shard_at(sensors)
-            step = get_json(shard, "/v1/clock")["step"]
+            step = _read(shard, "/v1/clock", "step", int)
             content = b"\n".join(write_lines(str(place["stream"]), step))
             answer = shard.post("/v1/reports", content=content, headers={"content-type": "application/x-ndjson"})
         except connection_errors():
@@ -73,16 +75,29 @@ class FleetReporter:
 
     def _find(self, stream: str) -> dict[str, str | None]:
         if time.monotonic() >= self._map_due_s:
-            self._streams = read_map(self._fleet)["streams"]
+            self._streams = _read(self._fleet, "/v1/map", "streams", dict)
             self._map_due_s = time.monotonic() + _MAP_EVERY_S
         if stream not in self._streams:
             raise ValueError(f"stream must be one of the fleet's map, {', '.join(self._streams)}; got {stream!r}")
-        return self._streams[stream]
+        place = self._streams[stream]
+        if not isinstance(place, dict) or not place.keys() >= {"stream", "sensors"}:
+            raise ReleaseRefused(f"{self._fleet.base_url} must say where each stream is; is it the address of a fleet?")
+        return place
 
     def _shard_at(self, sensors: str) -> httpx.Client:
         if sensors not in self._shards:
             self._shards[sensors] = make_client(sensors, self._ca, self._cert)
         return self._shards[sensors]
+
+
+def _read(client: httpx.Client, path: str, name: str, kind: type) -> Any:
+    """One value of an answer."""
+    value = get_json(client, path).get(name)
+    if not isinstance(value, kind):
+        raise ReleaseRefused(
+            f"{client.base_url} must answer {name!r} at {path}; is it the address of a fleet or shard?"
+        )
+    return value
 
 
 def read_map(client: httpx.Client) -> dict[str, Any]:
