@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -14,6 +15,7 @@ from dpfuse.privacy.budget import GRID, as_loss
 from dpfuse.privacy.release import Release
 from dpfuse.public import feed as feed_module
 from dpfuse.public import metrics as metrics_module
+from dpfuse.public.hub import Hub
 from dpfuse.public.parts import CentreParts
 from support.designs import make_design
 from support.wire import events, following, rig, serving
@@ -76,6 +78,18 @@ class TestHealth:
             live.hub.publish([one for one in live.centre.tick() if one.row.stream == "north"])
             counts = {"step": 1, "steps_behind": 1, "steps_missing": 1}
             assert live.get("/healthz").json() == {"health": "ok", "status": "running", **counts}
+
+    @pytest.mark.parametrize(("skip_every", "health"), [(3, "late"), (12, "ok")])
+    def test_with_many_streams_a_centre_that_skips_many_steps_is_late(self, skip_every, health):
+        """Sixteen releases of each stream are in memory, and the last twenty seconds have two hundred steps."""
+        names = [f"s{number}" for number in range(4096)]
+        hub = Hub(dict.fromkeys(names, 0), iter)
+        for step in range(1, 28):
+            if step % skip_every:
+                rows = [SimpleNamespace(row=SimpleNamespace(stream=name, step=step)) for name in names]
+                hub.publish(rows, [None] * len(rows))
+        feed = SimpleNamespace(hub=hub, settings=SimpleNamespace(interval_s=0.1), first_step=1, status="running")
+        assert metrics_module.health_of(feed, {"step": 28})["health"] == health
 
     def test_the_relay_lives_while_releases_are_late(self, tmp_path):
         with rig(tmp_path) as live:

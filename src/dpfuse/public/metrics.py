@@ -18,6 +18,7 @@ from fastapi import APIRouter, Response
 
 from dpfuse._extras import requires_extra
 from dpfuse.privacy.budget import as_loss
+from dpfuse.public.hub import num_in_memory
 from dpfuse.public.openapi import answers
 from dpfuse.public.settings import split_label
 from dpfuse.public.status import STATUSES
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from dpfuse.public.feed import Feed
 
 # A centre is late if more than a tenth of the last so many steps, or seconds of steps if these are more, are missing.
-_RECENT_STEPS, _RECENT_S, _MISSING_SHARE = 50, 20.0, 0.1
+# Of few steps in memory three may be.
+_RECENT_STEPS, _RECENT_S, _MISSING_SHARE, _FEW = 50, 20.0, 0.1, 3
 
 HEALTH = {
     "type": "object",
@@ -89,12 +91,13 @@ def health_of(feed: Feed, clock: Mapping[str, Any]) -> dict[str, Any]:
     """
     hub, ended = feed.hub, clock["step"]
     num_recent = max(_RECENT_STEPS, math.ceil(_RECENT_S / feed.settings.interval_s))
+    num_recent = min(num_recent, num_in_memory(len(hub.streams)))
     last = min(map(hub.last_step, hub.streams))
     since = max(ended - num_recent, feed.first_step)
     num_missing = max(hub.num_missing(stream, since, ended) for stream in hub.streams)
     status = health = feed.status
     if status == "running":
-        health = "ok" if num_missing <= _MISSING_SHARE * num_recent else "late"
+        health = "ok" if num_missing <= max(_FEW, _MISSING_SHARE * num_recent) else "late"
     num_behind = max(0, ended - 1 - last)
     return {"health": health, "status": status, "step": last, "steps_behind": num_behind, "steps_missing": num_missing}
 
