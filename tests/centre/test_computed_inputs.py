@@ -36,6 +36,17 @@ def test_an_input_is_found_by_its_name_without_the_unit_or_by_its_number(design)
     assert computed.at(0.0)[:2].tolist() == [0.5, -0.25] and computed.places == {0: "rain", 1: "2"}
 
 
+def test_an_input_is_found_by_its_whole_column_name(design):
+    assert ComputedInputs(design, {"rain [mm]": 0.5}).at(0.0)[0] == 0.5
+    with pytest.raises(ValueError, match="input 'rain' is the same as 'rain"):
+        ComputedInputs(design, {"rain [mm]": 1, "rain": 2})
+
+
+def test_a_number_beyond_float32_is_the_largest_one_and_not_missing(design):
+    computed = ComputedInputs(design, {"rain": "1e39", "count": -1e308})
+    assert computed.at(0.0)[:2].tolist() == [np.finfo(np.float32).max, np.finfo(np.float32).min]
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [

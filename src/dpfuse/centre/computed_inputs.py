@@ -12,6 +12,7 @@ from dpfuse.policy.design import Design
 from dpfuse.public.settings import split_label
 from dpfuse.public_inputs import clock_inputs
 
+_HIGHEST = float(np.finfo(np.float32).max)
 CLOCK = ("day-sine", "day-cosine", "week-sine", "week-cosine")
 """The columns of `clock_inputs`, in their order."""
 
@@ -54,10 +55,12 @@ class ComputedInputs:
 
 
 def find_input(design: Design, name: str) -> int:
-    """The place, from 0, of a public input that is given by its name or by its number from 1."""
-    num_public, names = design.structure.num_public, [split_label(one)[0] for one in design.labels.get("public", ())]
-    if name in names:
-        return names.index(name)
+    """The place, from 0, of a public input, by its name, with or without the unit, or by its number from 1."""
+    num_public, labels = design.structure.num_public, list(design.labels.get("public", ()))
+    names = [split_label(one)[0] for one in labels]
+    for known_as in (labels, names):
+        if name in known_as:
+            return known_as.index(name)
     if not num_public:
         raise ValueError(f"input {name!r} is for no one: the design reads no public inputs; leave it out")
     if not (name.isascii() and name.isdecimal() and 1 <= int(name) <= num_public):
@@ -73,4 +76,4 @@ def _as_constant(name: str, source: str | float) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise ValueError(f"input {name!r} must be a finite number or one of {', '.join(CLOCK)}, got {source!r}")
-    return value
+    return max(-_HIGHEST, min(value, _HIGHEST))  # in float32 a larger one would be infinite, which means missing
