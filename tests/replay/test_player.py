@@ -10,8 +10,11 @@ import pytest
 
 from dpfuse.centre.held_inputs import HeldInputs
 from dpfuse.public_inputs import NEVER
+from dpfuse.remote.client import make_client
 from dpfuse.replay import player as player_module
-from support.replay import Listener, play, scenes
+from dpfuse.replay.scenes import SceneSequence
+from dpfuse.wire.keys import Keys
+from support.replay import INTERVAL_S, SECRET, Listener, play, scenes
 
 
 def on_time(centre):
@@ -88,6 +91,22 @@ def test_the_replay_continues_after_a_restart_of_the_centre(listen, clock, monke
     assert len(second.reports) >= 6
     # The scenes of the outage have passed.
     assert min(number for (number,) in second.truth.values()) >= max(n for (n,) in first.truth.values()) + 4
+
+
+def test_the_scenes_of_an_outage_are_not_kept():
+    most = [0]
+
+    def watched():
+        for scene in itertools.islice(scenes(), 1012):
+            most[0] = max(most[0], len(player._ahead))
+            yield scene
+
+    with make_client("http://127.0.0.1:1") as client:
+        player = player_module.Replay(client, SceneSequence(watched(), INTERVAL_S), Keys.from_secret(SECRET))
+        numbers = [player._advance(2), player._look_ahead(3), player._advance(1), player._advance(1000)]
+        numbers += [player._look_ahead(2), player._advance(5), player._advance(3), player._advance(4)]
+    assert [one and int(one.state[0]) for one in numbers] == [1, 4, 2, 1002, 1004, 1007, 1010, None]
+    assert most[0] < 4
 
 
 def test_the_replay_ends_when_a_finite_design_is_over(listen, monkeypatch):

@@ -164,13 +164,14 @@ class Replay:
 
     def _advance(self, num_scenes: int) -> Scene | None:
         """The scene after `num_scenes` steps of the data; None after the last."""
-        scene = self._look_ahead(num_scenes)
-        for _ in range(min(num_scenes, len(self._ahead))):
-            self._ahead.popleft()
-        return scene
+        scene, num_left = None, num_scenes
+        while self._ahead and num_left:
+            scene, num_left = self._ahead.popleft(), num_left - 1
+        # Scenes of a long outage are skipped one by one: together they would not fit into memory.
+        return next(itertools.islice(self._scenes, num_left - 1, None), None) if num_left else scene
 
     def _look_ahead(self, num_scenes: int) -> Scene | None:
-        """The same scene, which is still to come."""
+        """The same scene, which is still to come; those up to it are kept."""
         self._ahead.extend(itertools.islice(self._scenes, max(0, num_scenes - len(self._ahead))))
         return self._ahead[num_scenes - 1] if len(self._ahead) >= num_scenes else None
 
