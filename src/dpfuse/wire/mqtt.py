@@ -43,7 +43,7 @@ class Bridge:
     **Guarantees**
         - A report is acknowledged after the intake has taken it. The acknowledgement does not depend on its content.
         - As over HTTP, no report is handed to the intake just before the moment of a release. Reports wait in a queue
-          of at most `MAX_INFLIGHT`: the broker sends no more until some are acknowledged.
+          of at most `MAX_INFLIGHT` of QoS 1: the broker sends no more of these until some are acknowledged.
         - A broker that is away, slow or killed delays neither the centre nor a client over HTTP. When it is back, the
           bridge publishes what it missed, the same bytes, and the last release of each stream is retained again.
         - After a restart the bridge publishes the last releases once more. A reader recognises them by their step.
