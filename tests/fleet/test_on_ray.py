@@ -61,7 +61,7 @@ class PretendedRay:
 
     def get(self, asked):
         tied_to, spec = asked
-        node = tied_to or min(self.joined)
+        node = tied_to or max(self.joined)
         if node not in self.joined:
             return None
         state = "elsewhere" if spec.node not in (None, node) else "up" if node == SPEC.node else "lost"
