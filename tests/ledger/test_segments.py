@@ -48,6 +48,10 @@ def num_stored(path):
         return connection.execute("SELECT (SELECT count(*) FROM releases), (SELECT count(*) FROM segments)").fetchone()
 
 
+def num_seals(ledger):
+    return len(ledger._connection.execute("SELECT 1 FROM seals").fetchall())
+
+
 @pytest.fixture(scope="module", params=["total", "individual"])
 def made(request, make_place):
     """The path, the design and the rows of a ledger of 20 steps, of which 16 are packed; it is signed, and closed."""
@@ -155,6 +159,29 @@ def test_backup_restore_upgrade_and_signatures_know_packed_rows(packed, tmp_path
     assert num_stored(path) == (2, 6) and verify(path).signed.num_unsigned == 0
 
 
+def test_the_last_row_of_a_retired_stream_is_signed_although_a_restore_moved_the_stream_on(place, tmp_path):
+    """Its last step is in the segment of its last row, which ends later."""
+    make_key(tmp_path / "key")
+    design, restored = make_ledger_design("individual"), tmp_path / "restored.db"
+
+    def go_on(ledger, steps, streams):
+        ledger.sign_with(Signer(tmp_path / "key", ledger.terms.ledger_id, ledger.terms.fingerprint))
+        ledger.pack_rows_after(1)
+        for step in steps:
+            commit(ledger, step, streams)
+
+    with place.create(design, STREAMS) as ledger:
+        go_on(ledger, range(1, 11), STREAMS)
+    backup(place.path, tmp_path / "copy")
+    restore(tmp_path / "copy", restored, last_step=11)
+    upgrade(restored, retire=["south"])
+    for steps in (range(12, 20), range(20, 21)):  # the second time the row is packed
+        with Ledger.open(restored, design) as ledger:
+            go_on(ledger, steps, ["north"])
+    with contextlib.closing(apsw.Connection(str(restored))) as connection:
+        assert dict(connection.execute("SELECT stream, step FROM signatures")) == {"south": 10, "north": 20}
+
+
 def test_rows_that_are_packed_meanwhile_are_read_and_verified_once(packed, monkeypatch):
     path, design, rows = packed
     tip, follow = verify(path).tip, LedgerCheck.follow
@@ -197,9 +224,23 @@ def test_rows_of_streams_that_do_not_step_together_stay_as_they_are(place):
             for step in range(1, 7):
                 commit(ledger, step, [stream])
         ledger.pack_rows_after(1)
-        ledger.checkpoint()
-    assert num_stored(place.path) == (12, 0)
+        for step in (7, 8, 9):
+            commit(ledger, step)
+        assert num_seals(ledger) == 2  # it does not try again before there are rows for another segment
+    assert num_stored(place.path) == (18, 0)
     verify(place.path)
+
+
+def test_a_gap_between_steps_makes_few_seals(place):
+    with place.create(make_ledger_design("individual"), STREAMS) as ledger:
+        ledger.pack_rows_after(8)
+        for step in (*range(1, 12), *range(1000, 1009)):
+            commit(ledger, step)
+        before = num_seals(ledger)
+        for step in range(1009, 1025):
+            commit(ledger, step)
+        assert num_seals(ledger) <= before + 5
+    assert num_stored(place.path)[1] > 4
 
 
 @pytest.mark.parametrize(

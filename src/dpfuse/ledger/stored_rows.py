@@ -75,9 +75,12 @@ def find_last_row(connection: Connection, stream: str, step: int) -> Row | None:
     found = connection.execute(_LAST_ROW, (stream, step)).fetchone()
     if found is not None:
         return Row._make(found)
-    contents = connection.execute("SELECT content FROM segments WHERE last_step <= ? ORDER BY last_step DESC", (step,))
-    packed = (unpack(content, stream) for (content,) in contents)
-    return next((rows[-1][1] for rows in packed if rows), None)
+    earlier = _all(connection, "SELECT last_step FROM segments WHERE last_step < ? ORDER BY last_step DESC", step)
+    for least in [step, *(end for (end,) in earlier)]:  # the segment that has the step comes first
+        for segment in itertools.islice(find_segments(connection, "last_step", least), 1):
+            if rows := [row for _, row in unpack(segment.content, stream) if row.step <= step]:
+                return rows[-1]
+    return None
 
 
 def commits(connection: Connection, path: Path, after: int, last: int) -> Iterator[tuple[int, bytes, list[Row]]]:
