@@ -93,30 +93,31 @@ def num_packed_steps(num_streams: int) -> int:
     return max(_FEWEST_STEPS, _ROWS // num_streams)
 
 
-def pack_rows(connection: Connection, columns: str, last_step: int, num_streams: int) -> None:
+def pack_rows(connection: Connection, columns: str, last_step: int, num_streams: int) -> int:
     """Move the oldest rows from their table to a segment, in a transaction that the caller has begun.
 
-    Nothing happens if they do not make a segment up to that step. Which rows move depends on the numbers of steps and
-    commits alone. A segment is made of whole commits, after which every commit has later steps. Where streams do not
-    step together there may be none, and the rows stay.
+    Returns the step after which the next segment can begin. Nothing happens if the rows up to `last_step` make none.
+    Which rows move depends on the numbers of steps and commits alone. A segment is made of whole commits, after which
+    every commit has later steps. Where streams do not step together there may be none, and the rows stay.
     """
     [(first,)] = connection.execute("SELECT min(step) FROM releases").fetchall()
     end = last_step if first is None else int(first) + num_packed_steps(num_streams) - 1
     if first is None or end > last_step:
-        return
+        return last_step if first is None else int(first) - 1
     query = f"SELECT commit_number, {columns} FROM releases NOT INDEXED WHERE step <= ? ORDER BY step, stream"
     found: list[Any] = connection.execute(query, (end,)).fetchall()
     rows = [(number, Row._make(row)) for number, *row in found]
     last_commit = max(number for number, _ in rows)
     later = "SELECT 1 FROM releases WHERE commit_number <= ? AND step > ? LIMIT 1"
     if connection.execute(later, (last_commit, end)).fetchall():
-        return
+        return last_step  # whoever asks for every step would read these rows each time
     segment = Segment(end, last_commit, pack(rows), b"")
     if unpack(segment.content) != rows:
         raise LedgerRefused(f"{connection.filename}: rows do not fit a segment; tell the authors of dpfuse")
     digest = segment.next_digest(last_digest(connection))
     connection.execute(f"INSERT INTO segments ({_COLUMNS}) VALUES (?, ?, ?, ?)", (*segment[:-1], digest))
     connection.execute("DELETE FROM releases WHERE step <= ?", (end,))
+    return end
 
 
 def pack(rows: Iterable[Stored]) -> bytes:

@@ -44,7 +44,7 @@ class LedgerTransactions(OpenLedger):
         self._balances, self._num_sealed = balances, last_seal(connection, path).commit_number
         self._open_slice: HeldSlice | None = None
         self._signer: Signer | None = None
-        self._packed_step = last_packed_step(connection)
+        self._packed_step = self._next_after = last_packed_step(connection)
         self._num_kept_steps: int | None = None
         self._signed: dict[str, int] = {}  # the last step of each stream that this process has signed
 
@@ -180,7 +180,7 @@ class LedgerTransactions(OpenLedger):
             self._balances.write(self._connection, self.path)
             if self._num_kept_steps is not None:
                 last = self._newest_step - self._num_kept_steps
-                pack_rows(self._connection, COLUMNS, last, len(self._progress.streams))
+                self._next_after = pack_rows(self._connection, COLUMNS, last, len(self._progress.streams))
             self._write_seal()
             self._connection.execute("COMMIT")
             self._balances.mark_written()
@@ -201,7 +201,7 @@ class LedgerTransactions(OpenLedger):
         if self._num_kept_steps is None:
             return False
         length = num_packed_steps(len(self._progress.streams))
-        return self._newest_step - self._num_kept_steps >= self._packed_step + length
+        return self._newest_step - self._num_kept_steps >= self._next_after + length
 
     @property
     def _newest_step(self) -> int:
