@@ -14,7 +14,7 @@ import pytest
 from dpfuse.errors import LedgerMismatch, LedgerRefused
 from dpfuse.ledger.bank import Book, Submission
 from dpfuse.ledger.bank.bank import Bank, BankBusy, OldCopy, Superseded
-from dpfuse.ledger.bank.rules import NO_ANSWER
+from dpfuse.ledger.bank.rules import NO_ANSWER, LastAnswer
 from dpfuse.ledger.bank.server import BankAddress, array_from_bytes, array_to_bytes
 from support.designs import make_guarantee
 
@@ -172,6 +172,20 @@ def test_a_bank_that_does_not_know_an_answer_of_a_centre_lends_to_nobody(make_ba
     with pytest.raises(OldCopy):
         bank.submit(Submission("b", 1, boundary + 3, [7]), 0)
     assert not bank.close_boundary(boundary + 3)
+
+
+def test_an_address_without_a_bank_is_neither_opened_nor_upgraded(server):
+    for attempt in (Bank.open, Bank.upgrade):
+        with pytest.raises(LedgerMismatch, match="holds no bank"):
+            attempt(server.url("nothing"))
+
+
+def test_a_restore_is_as_late_as_a_lost_answer_that_is_later_than_the_clock(make_bank):
+    bank = make_bank(guarantee=make_guarantee("individual", period="day"), capacity=4)
+    later = bank.terms.epoch_at(bank.now()) + 1000
+    with pytest.raises(OldCopy):
+        bank.check_knows("north", 1, LastAnswer(later, "mark"))
+    assert bank.restore() == later == bank.verify().restored_at
 
 
 def test_a_bank_of_version_3_is_refused_and_an_upgrade_keeps_its_accounts(server):

@@ -139,6 +139,7 @@ class Bank:
         """
         address = BankAddress.parse(where)
         with raising_bank_refused(address), connect(address) as connection, connection.transaction():
+            _read_bank(connection, address)  # without one there is nothing to lock
             connection.execute("LOCK TABLE bank, centres")
             version, terms = _read_bank(connection, address)
             connection.execute(upgrade_script(terms, version))
