@@ -10,12 +10,16 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dpfuse.errors import LedgerMismatch, LedgerRefused
 from dpfuse.ledger import Ledger, public_rows, restore, verify
+from dpfuse.ledger.bank import HeldSlice
+from dpfuse.ledger.bank.rules import LastAnswer
 from dpfuse.ledger.head import head_path, read_head
 from dpfuse.ledger.reader import check_tip
+from dpfuse.ledger.store import APPEND_ONLY
 from support.ledger_contract import entry, make_ledger_design, spent
 
 STORED = Path(__file__).parent
@@ -148,6 +152,8 @@ def test_a_kill_in_the_middle_leaves_a_ledger_that_the_next_writer_opens(path_of
 import os, signal
 from pathlib import Path
 from dpfuse.ledger import migrations
+from dpfuse.ledger.bank import HeldSlice
+from dpfuse.ledger.bank.rules import LastAnswer
 from dpfuse.ledger.head import head_path, read_head
 own = migrations.connect
 def kill():
@@ -177,3 +183,17 @@ def test_a_backup_of_an_earlier_version_is_restored_as_one_of_this_version(path,
     head_path(copy).unlink()
     found, _ = restore(copy, tmp_path / "restored.db", last_step=8)
     assert version_of(tmp_path / "restored.db") == 9 and found.num_commits == verify(path).num_commits + 1
+
+
+def test_a_ledger_of_version_8_with_a_bank_keeps_its_slices(tmp_path):
+    path, slices = tmp_path / "ledger.db", [HeldSlice(5, np.array([7]), np.array([100]))]
+    with Ledger.create(path, DESIGN, ["main"], "b" * 32) as ledger:
+        ledger.keep_slices(1, slices, LastAnswer(5, "mark"))
+    later = "segments_UPDATE segments_DELETE releases_follow_segments segments_only_follow releases_DELETE".split()
+    edit(path, ";".join(f"DROP TRIGGER {name}" for name in later))
+    edit(path, "DROP INDEX releases_by_commit; DROP TABLE segments; PRAGMA user_version = 8")
+    edit(path, APPEND_ONLY.format(table="releases", action="DELETE").strip())
+    with Ledger.open(path, DESIGN) as ledger:
+        [held] = ledger.slices(1)
+        assert (held.epoch, list(held.sensors)) == (5, [7]) and ledger.last_answer() == (1, LastAnswer(5, "mark"))
+    assert version_of(path) == 9 and verify(path).num_commits == 1
