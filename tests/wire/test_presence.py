@@ -275,7 +275,7 @@ def test_five_hundred_sensors_show_in_no_count_and_in_no_latency(tmp_path):
     assert reading == [200] * 190 + [503] * 10
     with two_doors(tmp_path / "latencies", **limits) as live:
         assert are_told_by_latency(latencies(live, 500, 22, seed=1)) == [False, False]
-    with two_doors(tmp_path / "control", **limits, wrap=slower_with_sensors(2e-5)) as live:
+    with two_doors(tmp_path / "control", **limits, wrap=slower_with_sensors(1e-4)) as live:
         assert are_told_by_latency(latencies(live, 150, 22, seed=2)) == [True, True]
 
 
