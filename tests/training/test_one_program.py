@@ -17,7 +17,7 @@ FEW = {
 
 
 @pytest.mark.slow
-def test_forty_designs_that_can_share_a_program_are_traced_no_more_often_than_two(walks, num_traces):
+def test_forty_designs_that_can_share_a_program_are_traced_about_as_often_as_two(walks, num_traces):
     def count_traces(budgets, seeds):
         before = num_traces()
         guarantees = [make_guarantee(budget=budget) for budget in budgets]
@@ -25,5 +25,6 @@ def test_forty_designs_that_can_share_a_program_are_traced_no_more_often_than_tw
         assert len(made) == len(budgets) * len(seeds)
         return num_traces() - before
 
+    # Small functions of other tests may be traced already. A program for each design would be twenty times as many.
     few = count_traces([0.5, 1.5], [0])
-    assert 0 < count_traces([0.15, 0.5, 1.5, 5.0], range(10)) <= few
+    assert 0 < count_traces([0.15, 0.5, 1.5, 5.0], range(10)) < 2 * few
