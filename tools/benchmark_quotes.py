@@ -272,9 +272,9 @@ def fuzz() -> str:
         for name, one in found["targets"].items()
     ]
     return (
-        f"{found['inputs']:,} inputs: no crash, and nothing was refused in another than the documented way. The "
-        f"{found['targets']['http']['inputs']:,} inputs of `http` go to both doors: no status 5xx, no error in "
-        f"the log, and no measurement in an answer or a log line.\n\n"
+        f"{found['inputs']:,} inputs: no crash, no error and no measurement in the log, and nothing was refused in "
+        f"another than the documented way. The {found['targets']['http']['inputs']:,} inputs of `http` go to both "
+        "doors: no status 5xx, and no measurement in an answer.\n\n"
         + make_table(["parser", "inputs", "places covered", "largest memory"], rows)
         + f"\n*`{read_runs('fuzz')[0]['command']}`, kept in `benchmarks/results/fuzz.json`.*"
     )
