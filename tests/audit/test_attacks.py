@@ -43,9 +43,8 @@ class TestChecks:
         assert failed(found.checks) == set()
         assert reach < found.attack.reach <= 1
 
-    @pytest.mark.parametrize(
-        "case", [TOTAL, pytest.param(("individual", "replace-one", "orthant"), marks=pytest.mark.slow)]
-    )
+    @pytest.mark.slow
+    @pytest.mark.parametrize("case", [TOTAL, ("individual", "replace-one", "orthant")])
     def test_the_bound_is_below_the_claim_and_close_to_it(self, case):
         """Expected is 93% of the claimed mu, with a standard deviation of 1.8%; 88% would be enough."""
         found, claim = attack_worst(small(case, horizon=2), num_runs=2500, confidence=0.99)
