@@ -49,8 +49,7 @@ def make_intake_app(ticker: Ticker, intake: Intake, feed: Feed, connections: ByI
         connections: holds connections for the sensors that reported on them, and for publishers.
     """
     app = make_api("dpfuse intake", "Takes private reports. Releases are read elsewhere, see `dpfuse relay`.")
-    _add_reports(app, intake, ticker, connections)
-    _add_inputs(app, intake, ticker, connections)
+    _add_lines(app, intake, ticker, connections)
     if intake.notes is not None:
         _add_truth(app, ticker, feed.hub, intake.notes)
 
@@ -62,37 +61,27 @@ def make_intake_app(ticker: Ticker, intake: Intake, feed: Feed, connections: ByI
     return app
 
 
-def _add_reports(app: FastAPI, intake: Intake, ticker: Ticker, connections: ByIdentity | None) -> None:
-    responses = answers(202, openapi.RECEIVED, 408, 415)
-    body = openapi.takes(openapi.REPORT, "application/x-ndjson")
+def _add_lines(app: FastAPI, intake: Intake, ticker: Ticker, connections: ByIdentity | None) -> None:
+    responses: Any = {"status_code": 202, "responses": answers(202, openapi.RECEIVED, 408, 415), "tags": ["in"]}
+    media_type = "application/x-ndjson"
 
-    @app.post("/v1/reports", status_code=202, responses=responses, openapi_extra=body, tags=["in"])
+    async def take(request: Request, *, are_inputs: bool) -> Response:
+        _check_type(request, media_type)
+        connection = request.scope.get("state", {}).get("connection")
+        holder = None if connections is None or connection is None else Holder(connections, connection, ticker)
+        async with _deadline():
+            counted = await intake.accept_stream(request.stream(), ticker, holder, are_inputs=are_inputs)
+        return answer(counted._asdict(), 202)
+
+    @app.post("/v1/reports", openapi_extra=openapi.takes(openapi.REPORT, media_type), **responses)
     async def send_reports(request: Request) -> Response:
         """Send reports of one or many sensors, one on each line."""
-        _check_type(request, "application/x-ndjson")
-        holder = _holder(request, connections, ticker)
-        async with _deadline():
-            counted = await intake.accept_stream(request.stream(), ticker, holder)
-        return answer(counted._asdict(), 202)
+        return await take(request, are_inputs=False)
 
-
-def _add_inputs(app: FastAPI, intake: Intake, ticker: Ticker, connections: ByIdentity | None) -> None:
-    responses = answers(202, openapi.RECEIVED, 408, 415)
-    body = openapi.takes(openapi.INPUTS, "application/x-ndjson")
-
-    @app.post("/v1/inputs", status_code=202, responses=responses, openapi_extra=body, tags=["in"])
+    @app.post("/v1/inputs", openapi_extra=openapi.takes(openapi.INPUTS, media_type), **responses)
     async def send_inputs(request: Request) -> Response:
         """Send public inputs with a publisher's key, those of one stream and step on each line."""
-        _check_type(request, "application/x-ndjson")
-        holder = _holder(request, connections, ticker)
-        async with _deadline():
-            counted = await intake.accept_stream(request.stream(), ticker, holder, intake.accept_inputs)
-        return answer(counted._asdict(), 202)
-
-
-def _holder(request: Request, connections: ByIdentity | None, ticker: Ticker) -> Holder | None:
-    connection = request.scope.get("state", {}).get("connection")
-    return None if connections is None or connection is None else Holder(connections, connection, ticker)
+        return await take(request, are_inputs=True)
 
 
 def _add_truth(app: FastAPI, ticker: Ticker, hub: Hub, notes: ReplayNotes) -> None:

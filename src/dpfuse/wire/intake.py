@@ -1,4 +1,4 @@
-"""The way of a report from any transport to the centre."""
+"""The way of reports and public inputs from any transport to the centre."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from dpfuse.centre.clock import Ticker
     from dpfuse.public.connections import ByIdentity
     from dpfuse.public.replay_notes import ReplayNotes
-    from dpfuse.wire.keys import Keys
+    from dpfuse.wire.keys import CheckedReport, Keys
+    from dpfuse.wire.messages import SensorReport
 
 MAX_REFUSED = 100
 """The most positions of refused lines in an answer."""
@@ -90,63 +91,71 @@ class Intake:
                 stream or by another key is refused.
             holder: is told whose valid reports came, until it holds the connection.
         """
+        return self._take_each(lines, sender, holder, "not a report", self._keys.check, self._take_report)
+
+    def accept_inputs(self, lines: Sequence[bytes], holder: Holder | None = None) -> list[int]:
+        """Hand public inputs with a publisher's valid MAC to the centre; returns the positions of the other lines."""
+        return self._take_each(lines, None, holder, "not inputs", self._keys.check_inputs, self._take_inputs)
+
+    def _take_each(
+        self,
+        lines: Sequence[bytes],
+        sender: tuple[str, str] | None,
+        holder: Holder | None,
+        unread: str,
+        check: Callable[[SensorReport], CheckedReport],
+        take: Callable[[SensorReport, CheckedReport], int],
+    ) -> list[int]:
+        """Check and take line by line; `unread` says why one that cannot be read is refused, `take` who sent one."""
         self._keys.look_for_changes()
         refused = []
         self.counts["bytes"] += sum(map(len, lines))
         for position, line in enumerate(lines):
-            report = parse_report(line)
-            if report is None:
-                sensor, reason, values = refused_report("not a report")
-            elif sender and sender != (report.stream, report.key):
-                sensor, reason, values = refused_report("wrong topic")
-            else:
-                sensor, reason, values = self._keys.check(report)
-            if report is None or reason:
-                self._refusals.note(reason, "" if report is None else report.key)
-                refused.append(position)
-                self.counts[reason] += 1
-                continue
-            self.counts["taken"] += 1
-            self._centre.receive(report.stream, sensor, report.step, values)
-            if holder is not None and holder.note(sensor, report.step):
-                holder = None
-            if self.notes is not None and report.stream in self._centre.streams:
-                self.notes.count_report(report.stream, report.step)
-        return refused
-
-    def accept_inputs(self, lines: Sequence[bytes], holder: Holder | None = None) -> list[int]:
-        """Hand public inputs with a publisher's valid MAC to the centre; returns the positions of the other lines."""
-        self._keys.look_for_changes()
-        refused = []
-        for position, line in enumerate(lines):
             message = parse_report(line)
-            checked = refused_report("not inputs") if message is None else self._keys.check_inputs(message)
+            if message is None:
+                checked = refused_report(unread)
+            elif sender and sender != (message.stream, message.key):
+                checked = refused_report("wrong topic")
+            else:
+                checked = check(message)
             if message is None or checked.refusal:
                 self._refusals.note(checked.refusal, "" if message is None else message.key)
                 refused.append(position)
                 self.counts[checked.refusal] += 1
                 continue
-            self.counts["inputs"] += 1
-            self._centre.receive_inputs(message.stream, message.step, checked.values)
-            if holder is not None and holder.note(-1 - checked.sensor, message.step):  # no sensor has such a number
+            who = take(message, checked)
+            if holder is not None and holder.note(who, message.step):
                 holder = None
         return refused
+
+    def _take_report(self, report: SensorReport, checked: CheckedReport) -> int:
+        self.counts["taken"] += 1
+        self._centre.receive(report.stream, checked.sensor, report.step, checked.values)
+        if self.notes is not None and report.stream in self._centre.streams:
+            self.notes.count_report(report.stream, report.step)
+        return checked.sensor
+
+    def _take_inputs(self, message: SensorReport, checked: CheckedReport) -> int:
+        self.counts["inputs"] += 1
+        self._centre.receive_inputs(message.stream, message.step, checked.values)
+        return -1 - checked.sensor  # no sensor has such a number
 
     async def accept_stream(
         self,
         chunks: AsyncIterator[bytes],
         ticker: Ticker,
         holder: Holder | None = None,
-        accept: Callable[[list[bytes], Holder | None], list[int]] | None = None,
+        *,
+        are_inputs: bool = False,
     ) -> Answer:
-        """`accept` for a body of lines as it arrives, on an event loop; or another method in its place."""
-        take = accept or (lambda part, holder: self.accept(part, holder=holder))
+        """`accept`, or `accept_inputs`, for a body of lines as it arrives, on an event loop."""
+        accept = self.accept_inputs if are_inputs else self.accept
         num_lines, num_refused = 0, 0
         positions: list[int] = []
         async for lines in _split_lines(chunks):
             for part in split_parts(lines):
                 await wait_for_release(ticker)
-                refused = take(part, holder)
+                refused = accept(part, holder=holder)
                 positions += [num_lines + position for position in refused][: MAX_REFUSED - len(positions)]
                 num_lines, num_refused = num_lines + len(part), num_refused + len(refused)
         return Answer(num_lines - num_refused, positions)
