@@ -101,6 +101,23 @@ class TestWriters:
             with pytest.raises(LedgerRefused, match="was written to by another program"):
                 ledger.commit([entry(ledger, 5)])
 
+    @pytest.mark.parametrize("name", ["ledger.db", "ledger.db.head"])
+    @pytest.mark.parametrize("is_replaced", [False, True])
+    def test_a_file_that_is_removed_or_replaced_stops_the_ledger(self, closed_ledger, name, is_replaced):
+        path, design = closed_ledger
+        file = path.with_name(name)
+        with Ledger.open(path, design) as ledger:
+            ledger.commit([entry(ledger, 5)])
+            copy = file.read_bytes()
+            file.unlink()
+            if is_replaced:
+                path.with_name("copy").write_bytes(copy)
+                path.with_name("copy").rename(file)
+            with pytest.raises(LedgerRefused, match="was removed or replaced while it was open"):
+                ledger.commit([entry(ledger, 6)])
+            with pytest.raises(LedgerRefused, match="is closed; open it again"):
+                ledger.commit([])
+
     def test_a_forked_child_is_refused(self, closed_ledger, monkeypatch):
         path, design = closed_ledger
         with Ledger.open(path, design) as ledger:

@@ -31,6 +31,7 @@ class OpenLedger:
         self._progress = found  # kept up to date with every commit
         self._process = os.getpid()
         self._is_open = True
+        self._place = self._look_at_place()
 
     def _check_open(self) -> None:
         if os.getpid() != self._process:
@@ -38,7 +39,23 @@ class OpenLedger:
         if not self._is_open:
             raise LedgerRefused(f"{self.path} is closed; open it again, which reads back what was committed")
 
+    def _look_at_place(self) -> list[tuple[int, int]]:
+        return [(found.st_dev, found.st_ino) for found in map(os.stat, (self.path, self._head.path))]
+
+    def _check_in_place(self) -> None:
+        """Refuse to write to files that were removed or replaced: they end with this process."""
+        try:
+            is_in_place = self._look_at_place() == self._place
+        except FileNotFoundError:
+            is_in_place = False
+        if not is_in_place:
+            raise LedgerRefused(
+                f"{self.path} or its head file was removed or replaced while it was open, and what is written to it is "
+                f"lost; find out what happened to the disk, then put the files back or restore a backup"
+            )
+
     def _check_only_writer(self) -> None:
+        self._check_in_place()
         [(last,)] = self._connection.execute("SELECT max(number) FROM commits").fetchall()
         if last != (self._progress.num_commits or None):
             raise LedgerRefused(f"{self.path} was written to by another program; find out which before you go on")
