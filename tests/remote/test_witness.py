@@ -12,8 +12,11 @@ import pytest
 from dpfuse.errors import FileRefused, PastChanged, ReleaseRefused
 from dpfuse.public.rows import Row
 from dpfuse.remote import witness as witness_module
+from dpfuse.remote.release_topics import ReleaseTopics, read_account
 from dpfuse.remote.witness import Witness
-from support.wire import rig, serving
+from dpfuse.wire.broker import CENTRE, ESTIMATOR
+from support.mqtt import KEYS, bridged, client, send
+from support.wire import Broker, rig, serving, wait_for
 
 
 @pytest.fixture
@@ -106,6 +109,73 @@ def test_a_witness_reads_rows_of_the_design_before_an_upgrade_until_the_new_one_
         monkeypatch.setattr(witness_module, "get_json", forged)
         with pytest.raises(ReleaseRefused, match="lacks the centre's signature"):
             witness.look()
+
+
+@pytest.fixture
+def topics(live, tmp_path):
+    """A real broker's topics, and the lines that the witness would print about it."""
+    told = []
+    with Broker(tmp_path / "broker", KEYS, (7,)) as broker:
+        account = KEYS.accounts(ESTIMATOR)[0]
+        with ReleaseTopics("127.0.0.1", broker.port, account, ca=None, tell=told.append) as found:
+            wait_for(found._client.is_connected)
+            yield broker, found, told
+
+
+def test_a_past_that_was_rewritten_between_two_looks_is_noticed_on_the_topic_also_after_a_restart(
+    live, topics, tmp_path
+):
+    """Over HTTP alone nothing is noticed: what the address shows follows from what was kept."""
+    broker, found, told = topics
+    live.tick()
+    with serving(live.reading_app) as address:
+        with Witness(address, path := tmp_path / "tips.jsonl", tell=told.append, elsewhere=found.take) as witness:
+            with bridged(broker, live.centre, live.hub):
+                live.tick()
+                wait_for(lambda: len(found._heard) == 4)
+                assert (witness.look(), witness.look()) == (2, 0) and not witness._heard and not told
+            first, second = (each.row for each in live.hub.recent("main"))
+            rewritten = Row.after(first.hash, *second._replace(fusion_weight=second.fusion_weight + 1)[:-1])
+            ahead = Row.after(second.hash, *second._replace(step=3)[:-1])
+            with client(broker, *KEYS.accounts(CENTRE)[0]) as centre:
+                for content in (b"[", ahead.to_dict(), live.signer.to_message(ahead).content):
+                    send(centre, "dpfuse/main/releases", json.dumps(content) if isinstance(content, dict) else content)
+                wait_for(lambda: len(found._heard) == 3)
+                assert witness.look() == 0 and list(witness._heard) == [ahead]  # it may be shown later
+                assert told == [f"2 messages from elsewhere lack the signature of {address} and are left out"]
+                send(centre, "dpfuse/main/releases", live.signer.to_message(rewritten).content)
+                wait_for(lambda: found._heard)
+                with pytest.raises(PastChanged, match="does not show the release of step 2 of stream 'main'"):
+                    witness.look()
+        with Witness(address, path) as witness, pytest.raises(PastChanged, match="another past"):
+            witness.look()
+
+
+def test_a_broker_that_goes_and_comes_back_is_told_once_and_heard_again(live, topics):
+    broker, found, told = topics
+    found._client.reconnect_delay_set(0.05, 0.1)
+    broker.kill()
+    wait_for(lambda: len(told) == 2)
+    broker.start()
+    with bridged(broker, live.centre, live.hub):
+        live.tick()
+        wait_for(found.take)
+    assert [each in text for each, text in zip(("closed", "is away", "is back"), told, strict=True)] == [True] * 3
+
+
+def test_an_account_that_others_may_read_or_that_is_none_is_refused(tmp_path):
+    path = tmp_path / "account"
+    with pytest.raises(FileRefused, match="no account at"):
+        read_account(path)
+    path.write_text("estimator.1 secret\n")
+    path.chmod(0o644)
+    with pytest.raises(FileRefused, match="run `chmod 600"):
+        read_account(path)
+    path.chmod(0o600)
+    assert read_account(path) == ("estimator.1", "secret")
+    path.write_text("secret\n")
+    with pytest.raises(FileRefused, match="one line with user and password"):
+        read_account(path)
 
 
 class Hostile:
@@ -205,3 +275,26 @@ def test_the_command_looks_once_and_ends_with_an_error_if_the_past_has_changed(l
     with rig(tmp_path, streams=("main", "other")) as another, serving(another.reading_app) as address:
         code, shown = run(address)
         assert code == 1 and "has lost step 1" in shown.err
+
+
+def test_the_command_listens_to_a_broker_with_the_account_of_a_file(live, topics, tmp_path, monkeypatch, capsys):
+    from dpfuse import cli
+
+    def run(address, *options):
+        arguments = ["dpfuse", "witness", "--from", address, "--out", str(tmp_path / "tips.jsonl"), *options]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        return stop.value.code, capsys.readouterr()
+
+    (account := tmp_path / "account").write_text(" ".join(KEYS.accounts(ESTIMATOR)[0]))
+    account.chmod(0o600)
+    live.tick()
+    row = live.hub.recent("main")[-1].row
+    another = Row.after(bytes(32), *row._replace(fusion_weight=row.fusion_weight + 1)[:-1])
+    broker = f"127.0.0.1:{topics[0].port}"
+    with serving(live.reading_app) as address, client(topics[0], *KEYS.accounts(CENTRE)[0]) as centre:
+        send(centre, "dpfuse/main/releases", live.signer.to_message(another).content, retain=True)
+        assert run(address, "--mqtt", broker)[0] == 2
+        code, shown = run(address, "--every", "0.1", "--mqtt", broker, "--mqtt-account", str(account))
+    assert code == 1 and "does not show the release of step 1 of stream 'main'" in shown.err

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +24,15 @@ def witness(
         str | None, typer.Option(help="The centre's public key, if you have it from elsewhere; by default as it says.")
     ] = None,
     ca: Certificates = None,
+    mqtt: Annotated[
+        str | None,
+        typer.Option(help="Also compare the releases on this broker's topics with the address.", metavar="HOST:PORT"),
+    ] = None,
+    mqtt_account: Annotated[
+        Path | None,
+        typer.Option(help="File with user and password at the broker, as `dpfuse broker` prints them."),
+    ] = None,
+    mqtt_ca: Annotated[Path | None, typer.Option(help="Certificates to trust, for a broker with TLS.")] = None,
 ) -> None:
     """Keep the newest signed release of each stream, and end with exit 1 if the past has changed.
 
@@ -31,15 +41,29 @@ def witness(
     where the centre's operator cannot write. `dpfuse ledger verify --witness` compares
     the file with a ledger.
 
+    With --mqtt it also reads every release that the centre publishes over MQTT, and the
+    address has to show the same one: a past that was rewritten between two looks, and
+    one that differs from reader to reader, are noticed, too.
+
     Example: dpfuse witness --from http://127.0.0.1:8765 --out tips.jsonl
     """
+    from dpfuse.public.listening import parse_address
     from dpfuse.remote.client import connection_errors, reason_of
+    from dpfuse.remote.release_topics import ReleaseTopics, read_account
     from dpfuse.remote.witness import Witness
 
     def tell(text: str) -> None:
         typer.echo(text, err=True)
 
-    with Witness(url, out, ca=ca, public_key=key, tell=tell) as found, suppress(KeyboardInterrupt):
+    if (mqtt is None) != (mqtt_account is None) or (mqtt and once):
+        raise typer.BadParameter("--mqtt needs --mqtt-account, and goes without --once: it hears what comes meanwhile")
+    with ExitStack() as stack:
+        stack.enter_context(suppress(KeyboardInterrupt))
+        elsewhere: Callable[[], Iterable[bytes]] = list
+        if mqtt is not None and mqtt_account is not None:
+            broker, account = parse_address("--mqtt", mqtt), read_account(mqtt_account)
+            elsewhere = stack.enter_context(ReleaseTopics(*broker, account, ca=mqtt_ca, tell=tell)).take
+        found = stack.enter_context(Witness(url, out, ca=ca, public_key=key, tell=tell, elsewhere=elsewhere))
         is_away = False
         while True:
             try:

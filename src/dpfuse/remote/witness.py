@@ -7,7 +7,7 @@ whole past. A witness belongs on a machine that the centre's operator cannot wri
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Rows that are asked for at once, and pages of a stream that one look reads.
 _PAGE, _MAX_PAGES = 1000, 1000
+# Releases that came another way and wait until they are compared. The first ones stay: later ones follow from them.
+_MAX_HEARD = 10_000
 
 
 class Witness:
@@ -32,6 +34,8 @@ class Witness:
         - `look` raises for a centre whose stream lacks a kept release, has another one of that step, or goes on
           in a way that does not follow from it; also after a restart of the witness.
         - A release is kept only with the centre's signature, and the centre's key never changes.
+        - `look` raises also for a centre that does not show a release which came another way with its signature, but
+          shows that step or a later one. It keeps this release.
         - A look ends whatever is sent: it reads up to 1,000 pages of a stream. Every page has to end with a signed row,
           except for rows of a design that was replaced before this witness began: a later row stands for these.
 
@@ -41,6 +45,8 @@ class Witness:
         ca: certificates to trust in place of the system's.
         public_key: the centre's, if it is known from elsewhere; by default the one that it names at first.
         tell: gets a line of text about a stream that is no longer there, or that the next look goes on with.
+        elsewhere: returns the release messages that came another way since the last call, such as
+            `ReleaseTopics.take`. Those that the centre has not signed are left out.
     """
 
     def __init__(
@@ -51,6 +57,7 @@ class Witness:
         ca: Path | None = None,
         public_key: str | None = None,
         tell: Callable[[str], object] = lambda _: None,
+        elsewhere: Callable[[], Iterable[bytes]] = list,
     ) -> None:
         self._url, self._path, self._tell = url, path, tell
         self._file = WitnessFile(path)
@@ -63,6 +70,8 @@ class Witness:
         self._public_key = None if public_key is None else public_key.strip().lower()
         self._gone: set[str] = set()
         self._signatories: dict[str, Signatory] = {}  # of all looks, by the ids of designs in rows
+        self._elsewhere = elsewhere
+        self._heard: dict[Row, Message] = {}  # from elsewhere, and not compared yet
 
     def look(self) -> int:
         """Compare, and keep the newest releases; returns the number of streams with a new one.
@@ -83,6 +92,7 @@ class Witness:
             message = self._follow(stream, min(_PAGE, rows_at_once(settings.values_in_row)), signatory)
             if message is not None:
                 newest.append(message)
+        self._compare(settings, signatory)
         if newest:
             self._file.append(newest)
         return len(newest)
@@ -154,6 +164,42 @@ class Witness:
                 return
             start = page[-1][0].step + 1
         self._tell(f"{self._url} has many new releases of stream {stream!r}; the next look goes on with them")
+
+    def _compare(self, settings: PublicSettings, signatory: Signatory) -> None:
+        """Compare releases that came another way with what the centre shows; those that it does not show yet wait."""
+        for row, message in self._signed(self._elsewhere(), signatory):
+            if len(self._heard) < _MAX_HEARD:
+                self._heard[row] = message
+        limit, shown = min(_PAGE, rows_at_once(settings.values_in_row)), dict[tuple[str, int], Row]()
+        for row in sorted(self._heard, key=lambda each: each[:2]):
+            place = row.stream, row.step
+            if row.stream in settings.streams and place not in shown:
+                shown = {(row.stream, each.step): each for each, _ in _read_page(self._client, *place, limit)}
+                if not shown:  # the address is behind, such as a relay
+                    continue
+            if row.stream in settings.streams and shown.get(place) != row:
+                self._file.append([self._heard[row]])  # so that it is noticed also after a restart
+                raise PastChanged(
+                    f"{self._url} does not show the release of step {row.step} of stream {row.stream!r} that the "
+                    f"centre has signed and published elsewhere, such as over MQTT; its ledger was rewritten"
+                )
+            del self._heard[row]
+
+    def _signed(self, messages: Iterable[bytes], signatory: Signatory) -> Iterator[tuple[Row, Message]]:
+        """Releases with the centre's signature; the others are left out."""
+        num_refused = 0
+        for message in messages:
+            try:
+                row = read_any_row(release := json.loads(message))
+            except (ValueError, RecursionError, ReleaseRefused):
+                num_refused += 1
+                continue
+            if self._signatories.get(row.design, signatory).has_signed(row, signature := release.get("signature")):
+                yield row, release_message(row, bytes.fromhex(signature))
+            else:
+                num_refused += 1
+        if num_refused:
+            self._tell(f"{num_refused} messages from elsewhere lack the signature of {self._url} and are left out")
 
     def _first_step(self) -> int:
         """Where to begin with a stream of which nothing is kept."""
