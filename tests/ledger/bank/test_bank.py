@@ -152,6 +152,16 @@ def test_a_ledger_with_fewer_commits_than_it_had_is_another_generation(make_bank
     assert (spent, lent) == (bank.terms.budget // 8, 0)  # forfeited
 
 
+def test_the_bank_keeps_the_tip_of_the_latest_commit_whatever_comes_after_it(make_bank):
+    bank = make_bank(capacity=4)
+    register(bank)
+    boundary = first_boundary(bank)
+    for number, (num_commits, tip) in enumerate([(50, b"early"), (60, b"late"), (55, b"between")]):
+        bank.submit(Submission("a", 1, boundary + number, [7]), num_commits, tip)
+        assert bank.close_boundary(boundary + number)
+    assert bank.private_tip("a", "l-a", "") == (60, b"late")
+
+
 @pytest.mark.parametrize("lost", ["boundary = boundary - 1", "mark = 'another'"])
 def test_a_bank_that_does_not_know_an_answer_of_a_centre_lends_to_nobody(make_bank, lost):
     """An old copy lacks the answer or, if it closed the boundary once more, has made another one."""
