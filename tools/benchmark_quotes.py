@@ -191,7 +191,7 @@ def restart() -> str:
         f"{found['load_average']:.1f}:\n\n"
         + make_table([*heads, "to verify every row [s]"], rows)
         + f"\nSo a stream takes {row_bytes * 8640 / 1e6:.1f} MB a day with a release every 10 s, and "
-        f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. Rows are kept for ever. "
+        f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. All rows are kept; `--keep-rows` packs old ones. "
         + (f"A packed row takes {packed:.0f} bytes. " if packed else "")
         + _kept("make bench", "restart")
     )

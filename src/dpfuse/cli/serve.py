@@ -52,7 +52,7 @@ def serve(
         float | None,
         typer.Option(
             min=0,
-            help="Days after which the ledger packs rows; a packed row takes a tenth of the space.",
+            help="Days after which the ledger packs rows, which then take less space.",
             show_default="never",
         ),
     ] = None,

@@ -1,9 +1,9 @@
 """Segments: old rows, packed. All of it is public.
 
-A segment holds all rows of some steps, a column after the other: 15 bytes a row instead of 120. What follows from the
-row before it in its stream is not stored: its hash, its cost and what is left. A segment is a row of the ledger's
-database, so it is written, and its rows are deleted, in one transaction; backup and restore copy it like any row.
-Segments have a chain of their own, whose last digest every seal of the private chain covers:
+A segment holds all rows of some steps, a column after the other, compressed. What follows from the row before it in its
+stream is not stored: its hash, its cost and what is left. A segment is a row of the ledger's database, so it is
+written, and its rows are deleted, in one transaction; backup and restore copy it like any row. Segments have a chain of
+their own, whose last digest every seal of the private chain covers:
 
     digest = SHA-256(digest before | last step | last commit | content).
 """
