@@ -24,7 +24,7 @@ RELEASE_TOOLS = uv==0.13.8 pip-audit==2.10.1 cyclonedx-bom==7.5.0 $(shell grep '
 # For every system and Python from this one on; older ones of 3.11 lack a dependency of the documentation.
 LOCKED := --universal --python-version 3.11.7 --generate-hashes --no-annotate
 SOURCES := src tests benchmarks docs experiments tools
-BENCHMARKS := update live_step durable fleet bank boundary restart ingest crowd page reader signatures sweep
+BENCHMARKS := update live_step durable fleet bank boundary shared restart ingest crowd page reader signatures sweep
 OLD_PYTHON := dpfuse needs Python 3.11 or later, but $(PYTHON) is not; name another one: make PYTHON=python3.12
 NO_VENV := $(PYTHON) has no venv module or no pip to put into it; install them (Debian, Ubuntu: apt install python3-venv)
 

@@ -54,8 +54,9 @@ def keep(
     seeds: Sequence[int] = (0,),
     command: str | None = None,
     packages: Sequence[str] = (),
+    note: str | None = None,
 ) -> None:
     """Print the results of `benchmarks/NAME.py` and write them to `benchmarks/results/NAME.json`."""
     command = command or f"python -m benchmarks.{name}"
-    write_results(results_path(name), results, command=command, seeds=seeds, packages=packages)
+    write_results(results_path(name), results, command=command, seeds=seeds, packages=packages, note=note)
     print(json.dumps(results, indent=1))

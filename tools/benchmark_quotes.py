@@ -167,6 +167,29 @@ def boundary() -> str:
     )
 
 
+def shared() -> str:
+    """Ticks of centres that share all their sensors, and of centres that share nothing."""
+    found, note = read_results("shared"), read_runs("shared")[0]["note"]
+    settings, kinds = found["settings"], ("shared", "separate")
+    rows = [
+        ["a tick, median [ms]", *(f"{found['ms'][kind]['median']:.0f}" for kind in kinds)],
+        ["a tick, 99th percentile [ms]", *(f"{found['ms'][kind]['p99']:.0f}" for kind in kinds)],
+        ["ticks during a call to the bank, median [ms]"]
+        + [f"{found['ms_during_calls'][kind]['median']:.0f}" for kind in kinds],
+        ["steps skipped"]
+        + [f"{found['skipped'][kind]} of {found['skipped'][kind] + found['ms'][kind]['repeats']:,}" for kind in kinds],
+        ["ticks that waited for the bank", *(f"{found['calls_in_ticks'][kind]}" for kind in kinds)],
+    ]
+    return (
+        f"{settings['centres']} centres of {settings['streams']} streams at {1 / settings['interval_s']:.0f} Hz, each "
+        f"with {settings['sensors']:,} sensors, all with one bank, on {_cores('shared')} cores with a load average of "
+        f"{found['load_average']:.1f}:\n\n"
+        + make_table(["", "all share the same sensors", "each has its own"], rows)
+        + f"\nThe 99th percentile is {found['ratio_of_p99']:.2f} times that of centres that share nothing; the aim is "
+        f"at most 1.3. {f'Note: {note}. ' if note else ''}{_kept('make bench', 'shared')}"
+    )
+
+
 def restart() -> str:
     """A restart after a day, and what a day takes on the disk."""
     found = read_results("restart")
@@ -360,6 +383,7 @@ QUOTES = {
         fleet_kills,
         bank_kills,
         boundary,
+        shared,
         restart,
         capacity,
         ingest,
