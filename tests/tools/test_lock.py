@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[2]
 # Of the extra `sumo`, which `dev` leaves out.
@@ -36,3 +40,24 @@ def test_every_locked_package_has_hashes():
 def test_an_environment_is_made_from_the_hashes():
     makefile = (ROOT / "Makefile").read_text()
     assert "--require-hashes -r requirements.lock" in makefile
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "is_missing"),
+    [
+        ("ERROR: jax: Dependency not found on PyPI and could not be audited: jax (0.9)", 1, True),
+        ("Found 1 known vulnerability in 1 package", 1, False),
+        ("No known vulnerabilities found", 0, False),
+    ],
+)
+def test_a_package_that_the_index_lacks_is_told_apart_from_a_vulnerability(tmp_path, said, code, is_missing):
+    """With a program in pip-audit's place: the real one asks the network."""
+    (tools := tmp_path / "tools" / "bin").mkdir(parents=True)
+    (tools.parent / ".ready").touch()
+    (tools / "pip-audit").write_text(f'#!/bin/sh\necho "{said}" >&2\nexit {code}\n')
+    (tools / "pip-audit").chmod(0o755)
+    command = ["make", "-f", str(ROOT / "Makefile"), "vulnerabilities", "RELEASE=tools"]
+    shutil.copy(ROOT / "constraints.txt", tmp_path)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert bool(done.returncode) == bool(code) and said in done.stderr
+    assert ("This is no vulnerability" in done.stderr) == is_missing
