@@ -185,6 +185,33 @@ def test_each_run_may_have_a_freeway_of_its_own() -> None:
     assert both.state[1].mean() > both.state[0].mean() + 50
 
 
+def test_as_many_vehicles_come_as_the_demand() -> None:
+    free = Freeway(demand_per_h=600.0, bottleneck_speed_mps=28.0, wave_depth=0.01)
+    traffic = simulate(free, num_runs=4, duration_s=600, interval_s=1.0)
+    per_hour = traffic.begins_stay.sum() * 6 / 4 / free.num_lanes
+    assert 480 < per_hour < 720
+    assert traffic.state.mean() < 0.3 * simulate(duration_s=600, interval_s=1.0).state.mean()
+
+
+def test_a_queue_forms_where_more_come_than_the_bottleneck_lets_pass() -> None:
+    narrow, wide = (
+        simulate(Freeway(demand_per_h=1900.0, bottleneck_speed_mps=speed), duration_s=600, interval_s=1.0)
+        for speed in (6.0, 28.0)
+    )
+    assert narrow.state.mean() > 2 * wide.state.mean()
+
+
+def test_trucks_need_more_road_and_lanes_may_differ() -> None:
+    def speeds_of_lanes(road: Freeway) -> list[float]:
+        traffic = simulate(road, duration_s=600, interval_s=2.0)
+        lane, speed = traffic.sensors[traffic.present] % 5, traffic.measurements[traffic.present][:, 1]
+        return [float(speed[lane == each].mean()) for each in range(5)]
+
+    cars, trucks = (simulate(Freeway(truck_share=share), duration_s=600, interval_s=2.0) for share in (0.0, 0.9))
+    assert trucks.state.mean() < 0.8 * cars.state.mean()
+    assert np.std(speeds_of_lanes(Freeway(lane_spread=0.8))) > 2 * np.std(speeds_of_lanes(Freeway()))
+
+
 def test_randomised_freeways_neither_jam_nor_flow_freely() -> None:
     freeways = [Freeway().randomised(seed) for seed in range(8)]
     assert freeways[0] == Freeway().randomised(0) and len(set(freeways)) == 8

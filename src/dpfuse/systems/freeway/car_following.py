@@ -6,7 +6,8 @@ simulations, Physical Review E 62:
     dv/dt = a (1 - (v / v_0)^4 - (s* / s)^2) + noise,    s* = s_0 + max(0, v T + v dv / (2 sqrt(a b)))
 
 with the gap s to the rear of the vehicle ahead and the approach rate dv. The first vehicle of a lane follows the speed
-of the bottleneck. The waves start there and travel upstream.
+of the bottleneck. The waves start there and travel upstream. Where a demand is set, the road may be nearly empty: the
+first vehicle of a lane then follows an imagined one that passes the bottleneck at its speed.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ STEP_S = 0.1
 _WARM_UP_S = 400.0  # a wave takes less than half of it from the bottleneck to the start of the road
 _NOISE_HELD_S = 1.0
 _SMALLEST_GAP_M = 0.5
+# A truck's length, desired speed and acceleration beside a car's.
+_TRUCK = np.array([3.0, 0.8, 0.5])
 
 
 class Drivers(NamedTuple):
@@ -37,13 +40,20 @@ class Drivers(NamedTuple):
     acceleration: Floats32
     approach_factor: Floats32  # 1 / (2 sqrt(a b))
     length: Floats32
+    surplus: Floats32  # at its arrival, the free road ahead relative to the mean
 
 
 def _draw_drivers(freeway: Freeway, num_vehicles: int, rng: np.random.Generator) -> Drivers:
     """All vehicles of one run, in the order in which they join each lane."""
     shape = (num_vehicles, freeway.num_lanes, 4)
+    more_rng = rng.spawn(1)[0]
     factor = 1 + freeway.driver_spread * np.clip(rng.standard_normal(shape), -2, 2)
     desired_speed, time_gap, acceleration, length = np.moveaxis(factor, -1, 0)
+    is_truck = more_rng.uniform(size=shape[:2]) < freeway.truck_share
+    length, desired_speed, acceleration = (
+        np.where(is_truck, ratio * value, value)
+        for ratio, value in zip(_TRUCK, (length, desired_speed, acceleration), strict=True)
+    )
     acceleration = acceleration * freeway.acceleration_mps2
     columns = (
         1 / (desired_speed * freeway.desired_speed_mps),
@@ -52,6 +62,7 @@ def _draw_drivers(freeway: Freeway, num_vehicles: int, rng: np.random.Generator)
         acceleration,
         0.5 / np.sqrt(acceleration * freeway.braking_mps2),
         length * freeway.vehicle_length_m,
+        more_rng.exponential(size=shape[:2]),
     )
     return Drivers(*(column.astype(np.float32) for column in columns))
 
@@ -81,6 +92,9 @@ class Traffic:
         self.joining, self.joining_from = drivers, np.zeros(drivers.length.shape[1], np.int64)
         self.drivers = Drivers(*(column[:num_slots].copy() for column in drivers))
         self.braking = by_row("braking_mps2")
+        headways = [0.0 if each.demand_per_h is None else 3600 / each.demand_per_h for each in freeways]
+        self.headway = np.repeat(np.asarray(headways, np.float32), freeways[0].num_lanes)
+        self.is_full = self.headway == 0
         self.rows = np.arange(len(self.braking))
         self.num_joined = np.full(len(self.rows), num_slots)
         self.vehicle = np.arange(num_slots * len(self.rows)).reshape(num_slots, -1)
@@ -114,6 +128,9 @@ class Traffic:
         self.speed[0] = self.speed[-1]
         speed = self.speed[1:]
         wanted = speed - self.speed[:-1]
+        if not self.is_full.all():
+            ahead = np.where(self.is_full, gap[first], self._to_imagined(bottleneck_speed))
+            gap[first], wanted[first] = ahead, speed[first] - bottleneck_speed
         wanted *= drivers.approach_factor
         wanted += drivers.time_gap
         wanted *= speed
@@ -130,7 +147,8 @@ class Traffic:
         change += noise
         change *= dt
         catching_up = np.minimum(bottleneck_speed - speed[first], drivers.acceleration[first] * dt)
-        change[first] = np.maximum(catching_up, -self.braking * dt)
+        at_bottleneck = np.maximum(catching_up, -self.braking * dt)
+        change[first] = np.where(self.is_full, at_bottleneck, change[first])
         speed += change
         # At this speed a vehicle stays behind the present place of the vehicle ahead, even if that one stops at once.
         gap -= np.float32(_SMALLEST_GAP_M)
@@ -139,6 +157,13 @@ class Traffic:
         np.maximum(speed, 0, out=speed)
         self.position[1:] += speed * dt
         self._replace_first()
+
+    def _to_imagined(self, bottleneck_speed: Floats32) -> Floats32:
+        """The gap from each first vehicle to the imagined one ahead of it, which is in balance at the bottleneck."""
+        own = Drivers(*(column[self.first] for column in self.drivers))
+        left = self.road - self.position[1:][self.first]
+        gap: Floats32 = np.maximum(left, 0) + _equilibrium_gap(own, bottleneck_speed)
+        return gap
 
     def _replace_first(self) -> None:
         """Give the slots of vehicles past the bottleneck to new vehicles at the end of the queue."""
@@ -153,7 +178,9 @@ class Traffic:
         joining = Drivers(*(column[number - self.joining_from[row], row] for column in self.joining))
         for column, value in zip(self.drivers, joining, strict=True):
             column[slot, row] = value
-        self.position[1 + slot, row] = rear - _equilibrium_gap(joining, speed)
+        gap = _equilibrium_gap(joining, speed)
+        free = np.maximum(self.headway[row] * speed - self.drivers.length[last, row] - gap, 0)
+        self.position[1 + slot, row] = rear - gap - free * joining.surplus
         self.speed[1 + slot, row] = speed
         self.vehicle[slot, row] = number * len(rows) + row
         self.num_joined[row] += 1

@@ -13,13 +13,23 @@ from dpfuse import _check
 LARGEST_WAVE_DEPTH = 0.85
 
 _ROAD = ("num_lanes", "road_m", "section_start_m", "section_m")
-_MAY_BE_ZERO = ("section_start_m", "driver_spread", "noise_mps2", "bottleneck_drift", "bottleneck_ripple")
+_MAY_BE_ZERO = (
+    "section_start_m",
+    "driver_spread",
+    "noise_mps2",
+    "bottleneck_drift",
+    "bottleneck_ripple",
+    "truck_share",
+    "lane_spread",
+)
 # Within these limits every drawn speed, length and time gap is positive.
 _LARGEST = {
     "driver_spread": 0.3,
     "bottleneck_drift": 0.4,
     "bottleneck_ripple": 0.4,
     "wave_depth": LARGEST_WAVE_DEPTH,
+    "truck_share": 0.9,
+    "lane_spread": 1.0,
 }
 
 
@@ -52,6 +62,10 @@ class Freeway:
         wave_interval_s: mean time between waves.
         wave_duration_s: mean time for which a wave reduces the speed by more than half of its depth.
         wave_depth: mean share by which a wave reduces the speed.
+        lane_spread: standard deviation of the logarithm of the bottleneck's speed over lanes.
+        truck_share: share of the vehicles that are trucks: three times as long, slower, with half the acceleration.
+        demand_per_h: vehicles that arrive in an hour on each lane. By default None: as many as the bottleneck lets
+            pass, so that the road is always full.
     """
 
     num_lanes: int = 5
@@ -72,12 +86,16 @@ class Freeway:
     wave_interval_s: float = 160.0
     wave_duration_s: float = 22.0
     wave_depth: float = 0.71
+    lane_spread: float = 0.0
+    truck_share: float = 0.0
+    demand_per_h: float | None = None
 
     def __post_init__(self) -> None:
         _check.is_count("num_lanes", self.num_lanes)
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name != "num_lanes" and not (field.name in _MAY_BE_ZERO and value == 0):
+            is_unset = (field.name in _MAY_BE_ZERO and value == 0) or (field.name == "demand_per_h" and value is None)
+            if field.name != "num_lanes" and not is_unset:
                 _check.is_positive(field.name, value)
         for name, limit in _LARGEST.items():
             if getattr(self, name) > limit:
@@ -106,7 +124,9 @@ class Freeway:
         if spread > 0.5:
             raise ValueError(f"spread must be at most 0.5, got {spread}; beyond it most roads jam or have free flow")
         rng = np.random.default_rng(_check.is_count("seed", seed, minimum=0))
-        names = [field.name for field in fields(self) if field.name not in _ROAD]
+        names = [
+            field.name for field in fields(self) if field.name not in _ROAD and getattr(self, field.name) is not None
+        ]
         factors = rng.uniform(1 - spread, 1 + spread, len(names))
         drawn = {
             name: min(getattr(self, name) * float(factor), _LARGEST.get(name, math.inf))
