@@ -15,16 +15,18 @@ from support.designs import make_design
 
 
 class Pretended:
-    """Takes the place of training; `calls` are the groups that it was asked for, `diverges` says which designs do."""
+    """Takes the place of training; `calls` and `work` say what it was asked for, `diverges` which designs do."""
 
     def __init__(self, folder) -> None:
         self.calls: list[list[tuple[float | None, int]]] = []
+        self.work: list[worker.GroupWork] = []
         self.diverges = lambda guarantee, seed: False
         self._path = folder / "ready.dpfuse"
         self._design = make_design()
         self._design.save(self._path)
 
     def __call__(self, parts, work):
+        self.work.append(work)
         self.calls.append([(guarantee and guarantee.budget, seed) for guarantee, seed in work.pairs])
         if any(self.diverges(*pair) for pair in work.pairs):
             raise TrainingDiverged("not finite")

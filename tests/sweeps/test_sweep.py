@@ -13,6 +13,7 @@ import dpfuse
 from dpfuse.errors import FileRefused, TrainingWarning
 from dpfuse.sweeps.grid import expand_settings, period_in_words
 from dpfuse.sweeps.reports import report_from_dict, report_to_dict
+from support.designs import make_design
 from sweeps.conftest import pretend_report
 
 SETTINGS = {"plain": {"spending": "constant"}, "wide": {"filter_size": [4, 8]}}
@@ -71,7 +72,7 @@ def test_a_sweep_that_is_run_again_trains_only_what_is_new(pretended, parts, gua
     assert len(more.rows) == 36 and {seed for call in pretended.calls for _, seed in call} == {2}
 
 
-@pytest.mark.parametrize("change", ["data", "settings", "evaluation", "version", "design file"])
+@pytest.mark.parametrize("change", ["data", "settings", "evaluation", "own test", "version", "design file"])
 def test_what_decides_a_design_makes_it_be_trained_again(pretended, parts, guarantees, tmp_path, change, monkeypatch):
     options = {"settings": {"plain": {}}, "seeds": [0], "out": tmp_path / "out"}
     run(parts, guarantees[:1], **options)
@@ -81,6 +82,8 @@ def test_what_decides_a_design_makes_it_be_trained_again(pretended, parts, guara
         options["settings"] = {"plain": {"learning_rate": 0.01}}
     elif change == "evaluation":
         options["evaluation"] = {"num_draws": 5}
+    elif change == "own test":
+        options["test"] = lambda design, recording: {}
     elif change == "version":
         monkeypatch.setattr(dpfuse, "__version__", "another")
     else:
@@ -126,6 +129,35 @@ def test_settings_may_have_guarantees_seeds_and_recordings_of_their_own(pretende
     assert found == [("first", "all", 0.5, 0), ("second", "all", 0.5, 0), ("second", "few", None, 7)]
 
 
+def test_a_setting_may_be_evaluated_in_its_own_way(pretended, parts, guarantees, tmp_path):
+    options = {"seeds": [0], "out": tmp_path, "evaluation": {"num_draws": 2}}
+    run(parts, guarantees[:1], settings={"plain": {}, "long": {"evaluation": {"stride": 8}}}, **options)
+    assert [work.evaluation for work in pretended.work] == [{"num_draws": 2}, {"num_draws": 2, "stride": 8}]
+    run(parts, guarantees[:1], settings={"long": {"evaluation": {"stride": 8, "num_draws": 2}}}, **options)
+    assert len(pretended.work) == 2  # it is the same design
+
+
+def read_errors(design, recording):
+    """A test of our own, with numbers of numpy."""
+    error = np.abs(recording.state).mean()
+    return {"mean_size": error, "by_filter": {design.structure.recurrent_filter: (error, recording.num_runs)}}
+
+
+def test_a_test_of_our_own_adds_columns_that_are_kept_with_the_design(parts, tmp_path, monkeypatch):
+    design, calls = replace(make_design(num_channels=1), training={"method": "pathwise", "validation_mse": 1.0}), []
+    monkeypatch.setattr("dpfuse.training.train.train_pairs", lambda *parts, **options: calls.append(1) or [design])
+    options = {"seeds": [0], "settings": {"plain": {}}, "test": read_errors}
+    for _ in range(2):
+        (row,) = run(parts, [design.guarantee], tmp_path, **options).rows
+        size = float(np.abs(parts[2].state).mean())
+        assert row["mean_size"] == pytest.approx(size)
+        assert row["by_filter"] == {design.structure.recurrent_filter: [row["mean_size"], 4]}
+    assert calls == [1]
+    for returned, words in (({"mse": 1.0}, "names that the table does not have yet, got 'mse'"), ({"x": {1}}, "JSON")):
+        with pytest.warns(TrainingWarning, match=words):
+            run(parts, [design.guarantee], **options | {"test": lambda *given, returned=returned: returned})
+
+
 def test_wrong_arguments_are_named(parts, guarantees):
     with pytest.raises(ValueError, match="settings 'plain' must have names among .*num_updates.*; got 'updates'"):
         run(parts, guarantees, settings={"plain": {"updates": 3}})
@@ -135,8 +167,10 @@ def test_wrong_arguments_are_named(parts, guarantees):
         run(parts, guarantees, settings={"plain": {"recordings": ["other"]}})
     with pytest.raises(ValueError, match="guarantees, seeds and settings must each have at least one entry"):
         run(parts, [])
-    with pytest.raises(ValueError, match="gpus must come with the address of a Ray cluster"):
+    with pytest.raises(ValueError, match="gpus must be 0 on a machine without a GPU, got 1.0"):
         run(parts, guarantees, gpus=1.0)
+    with pytest.raises(TypeError, match="test must be a function of a design and a recording, got 'mse'"):
+        run(parts, guarantees, test="mse")
     with pytest.raises(TypeError, match="a recording must be Trajectories, a path, or three of them"):
         run(parts[:2], guarantees)
 

@@ -23,15 +23,21 @@ PARTS = random_walks(64, 0), random_walks(16, 1), random_walks(32, 2)
 FEW = replace(BRIEF, num_updates=4, validate_every=2, validation_windows=8, batch_size=8)
 
 
+def count_runs(design, recording):
+    """A test of our own."""
+    return {"runs_by_filter": {design.structure.recurrent_filter: recording.num_runs}}
+
+
 def run(**place):
     settings = {"plain": {"spending": "constant", "architecture": SMALL, "optimisation": FEW}}
     guarantees = [make_guarantee(budget=budget) for budget in (0.5, 1.5)]
-    return dpfuse.sweep(PARTS, guarantees, seeds=[0, 1, 2], settings=settings, group_size=1, **place)
+    return dpfuse.sweep(PARTS, guarantees, seeds=[0, 1, 2], settings=settings, test=count_runs, group_size=1, **place)
 
 
 def content(result):
     """What must not depend on where a sweep ran."""
     assert not result.failures
+    assert all(list(row["runs_by_filter"].values()) == [32] for row in result.rows)
     changing = {"design", "training_s", "test_s"}
     rows = [{name: value for name, value in row.items() if name not in changing} for row in result.rows]
     return rows, [Path(row["design"]).read_bytes() for row in result.rows]

@@ -29,7 +29,8 @@ def sweep(
     ] = None,
     cores: Annotated[int, typer.Option(min=1, help="Cores for each group of designs.")] = 1,
     gpus: Annotated[
-        float, typer.Option(min=0, help="GPUs for each group on a Ray cluster; 0.5 puts two groups on one.")
+        float,
+        typer.Option(min=0, help="GPUs for each group; 0.5 puts two groups on one. Without a cluster, this machine's."),
     ] = 0.0,
     group_size: Annotated[
         int | None,

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import product
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dpfuse import _check
 from dpfuse.guarantee import Guarantee
@@ -15,10 +15,17 @@ from dpfuse.training.settings import PPO, Architecture, Optimisation
 from dpfuse.training.train import TrainingOptions
 from dpfuse.trajectories import Trajectories
 
+if TYPE_CHECKING:
+    from dpfuse.policy.design import Design
+
 _ARCHITECTURE = {field.name for field in fields(Architecture)}
 _OPTIMISATION = {field.name for field in fields(Optimisation)}
 _TRAIN = set(TrainingOptions.__annotations__) - {"progress"}
-_GRID = {"guarantees", "seeds", "recordings"}
+_GRID = {"guarantees", "seeds", "recordings", "evaluation"}
+
+
+OwnTest = Callable[["Design", Trajectories], Mapping[str, Any]]
+"""More columns about a design, by name; it gets the part of its recording that the design is tested on."""
 
 
 class RecordingParts(NamedTuple):
@@ -48,7 +55,7 @@ class Setting:
         name: of the setting, with what was chosen from its lists.
         base: its name without that.
         choices: what was chosen from lists, by name.
-        options: arguments of `dpfuse.train`.
+        options: arguments of `dpfuse.train`; `evaluation`: arguments of `dpfuse.evaluate`.
         guarantees, seeds, recordings: what replaces those of the sweep; None for those of the sweep.
     """
 
@@ -56,6 +63,7 @@ class Setting:
     base: str
     choices: Mapping[str, Any]
     options: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
     guarantees: Sequence[Guarantee | None] | None = None
     seeds: Sequence[int] | None = None
     recordings: Sequence[str] | None = None
@@ -96,8 +104,10 @@ def period_in_words(guarantee: Guarantee | None) -> str | None:
     return f"{int(period) if period.is_integer() else repr(period)} s"  # all digits: two periods are two rows
 
 
-def expand_settings(given: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
-    """Single settings: every combination of the values in lists."""
+def expand_settings(
+    given: Mapping[str, Mapping[str, Any]], evaluation: Mapping[str, Any] | None = None
+) -> list[Setting]:
+    """Single settings: every combination of the values in lists. `evaluation` is that of all settings."""
     expanded = []
     for base, values in given.items():
         lists = {name: value for name, value in values.items() if isinstance(value, list) and name not in _GRID}
@@ -108,6 +118,7 @@ def expand_settings(given: Mapping[str, Mapping[str, Any]]) -> list[Setting]:
             words = (f"{name} {_in_words(value, lists[name])}" for name, value in choices.items())
             flat = {**values, **choices}
             grid = {name: flat.pop(name) for name in _GRID & set(flat)}
+            grid["evaluation"] = {**(evaluation or {}), **grid.get("evaluation", {})}
             options = make_options(base, flat)
             expanded.append(
                 Setting(name=", ".join([base, *words]), base=base, choices=choices, options=options, **grid)
@@ -181,7 +192,7 @@ def make_cases(
     settings: Iterable[Setting],
     guarantees: Sequence[Guarantee | None],
     seeds: Sequence[int],
-    evaluation: Mapping[str, Any],
+    test: OwnTest | None,
 ) -> list[Case]:
     """Every design on one recording, each once."""
     data = fingerprint_parts(parts)
@@ -193,7 +204,7 @@ def make_cases(
         own_seeds = seeds if setting.seeds is None else setting.seeds
         for guarantee, seed in product(dict.fromkeys(own_guarantees), dict.fromkeys(own_seeds)):
             _check.is_count("seeds", seed, minimum=0)
-            kept = fingerprint_case(data, guarantee, seed, setting.options, evaluation)
+            kept = fingerprint_case(data, guarantee, seed, setting.options, setting.evaluation, test)
             named = f"{setting.name}\0{kept}"
             cases[named] = Case(
                 recording=recording, setting=setting, guarantee=guarantee, seed=int(seed), fingerprint=kept

@@ -60,15 +60,16 @@ class ProcessRunner(Runner):
     Args:
         num_workers: groups at a time.
         cores: JAX devices of each.
+        on_gpu: whether they share the GPU of this machine instead.
     """
 
-    def __init__(self, num_workers: int, cores: int) -> None:
+    def __init__(self, num_workers: int, cores: int, *, on_gpu: bool = False) -> None:
         if multiprocessing.parent_process() is not None:
             raise RuntimeError(
                 "a sweep must not start again in its own workers: call it under `if __name__ == '__main__':`, or with "
                 "workers=0 to train in this process"
             )
-        self._num_workers, self._cores = num_workers, cores
+        self._num_workers, self._environment = num_workers, environment_of(cores, on_gpu)
         self._folder = tempfile.TemporaryDirectory(prefix="dpfuse-sweep-")
         self._num_shared = 0
 
@@ -115,7 +116,7 @@ class ProcessRunner(Runner):
             1,
             mp_context=multiprocessing.get_context("spawn"),
             initializer=_begin,
-            initargs=(environment_of(self._cores, on_gpu=False),),
+            initargs=(self._environment,),
         )
 
     def close(self) -> None:

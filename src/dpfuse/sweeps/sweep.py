@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import warnings
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from dpfuse.errors import TrainingWarning
 from dpfuse.guarantee import Guarantee
 from dpfuse.sweeps.grid import (
     Case,
+    OwnTest,
     Recording,
     expand_settings,
     load_parts,
@@ -45,7 +47,7 @@ class _Place:
     def make_runner(self) -> Runner:
         if self.address is not None:
             return RayRunner(self.address, self.cores, self.gpus)
-        return ProcessRunner(self.workers, self.cores) if self.workers else InlineRunner()
+        return ProcessRunner(self.workers, self.cores, on_gpu=self.gpus > 0) if self.workers else InlineRunner()
 
     @property
     def words(self) -> str:
@@ -61,6 +63,7 @@ def sweep(
     seeds: Sequence[int] = (0,),
     settings: Mapping[str, Mapping[str, Any]] | None = None,
     evaluation: Mapping[str, Any] | None = None,
+    test: OwnTest | None = None,
     out: str | os.PathLike[str] | None = None,
     address: str | None = None,
     workers: int | None = None,
@@ -82,16 +85,20 @@ def sweep(
         guarantees: what the designs guarantee; None among them for the non-private floor.
         seeds: of weights and noise.
         settings: by name, the arguments of `dpfuse.train` and, by their own names, the fields of `Architecture` and
-            `Optimisation`. A list is a choice: every value of it is trained. With `guarantees`, `seeds` or
-            `recordings` (names) a setting has others than the sweep. By default one setting with the defaults.
+            `Optimisation`. A list is a choice: every value of it is trained. With `guarantees`, `seeds`,
+            `recordings` (names) or `evaluation` a setting has others than the sweep. By default one setting with the
+            defaults.
         evaluation: arguments of `dpfuse.evaluate`.
+        test: a function of yours that is called with each design and the test part of its recording, and returns more
+            columns of the table: by name, numbers, text or other values that JSON has.
         out: the folder for designs, reports and the table; by default a temporary one that lives with the result.
         address: of a Ray cluster: `auto`, or `HOST:PORT`. By default this machine, without Ray.
         workers: processes at a time on this machine; 0 to train in this process. By default one for every `cores`
             cores, and on a GPU 0.
         cores: that a group uses, each with its share of every batch. Processes that use JAX themselves keep the
             devices that they have, with `workers=0`.
-        gpus: that a group uses on a Ray cluster; 0.5 puts two groups on a GPU.
+        gpus: that a group uses; 0.5 puts two groups on a GPU. Without an address they are processes that share the GPU
+            of this machine, by default 1 / `gpus` at a time.
         group_size: most designs that are trained side by side. By default 8 on CPUs, and on GPUs as many as share a
             program.
         progress: show one progress bar on stderr.
@@ -100,7 +107,9 @@ def sweep(
         The designs, their reports and a table of both. Designs that failed are named in its `failures`, with a
         warning.
     """
-    expanded = expand_settings({"default": {}} if settings is None else settings)
+    if test is not None and not inspect.isfunction(test):
+        raise TypeError(f"test must be a function of a design and a recording, got {test!r}; define one with def")
+    expanded = expand_settings({"default": {}} if settings is None else settings, evaluation)
     wanted = [guarantees] if guarantees is None or isinstance(guarantees, Guarantee) else list(guarantees)
     named = resolve_recordings(recordings)
     if not wanted or not seeds or not expanded:
@@ -115,11 +124,10 @@ def sweep(
     groups: list[tuple[Any, list[Case]]] = []
     done = store.read()
     runner: Runner | None = None
-    used = dict(evaluation or {})
     try:
         for name, given in named.items():
             parts = load_parts(given)
-            own = make_cases(name, parts, expanded, wanted, seeds, used)
+            own = make_cases(name, parts, expanded, wanted, seeds, test)
             cases += own
             # Groups are made of the whole grid, so that it does not matter to the bits when a sweep was stopped.
             missing = [[c for c in group if c.fingerprint not in done] for group in make_groups(own, place.group_size)]
@@ -127,7 +135,7 @@ def sweep(
                 runner = place.make_runner() if runner is None else runner
                 shared = runner.share(parts)
                 groups += [(shared, group) for group in missing]
-        failures = _run(groups, runner, store, place, used, num_designs=len(cases), progress=progress) if runner else []
+        failures = _run(groups, runner, store, place, test, num_designs=len(cases), progress=progress) if runner else []
     finally:
         if runner is not None:
             runner.close()
@@ -139,7 +147,7 @@ def _run(
     runner: Runner,
     store: SweepStore,
     place: _Place,
-    evaluation: Mapping[str, Any],
+    test: OwnTest | None,
     *,
     num_designs: int,
     progress: bool,
@@ -152,7 +160,8 @@ def _run(
             GroupWork(
                 pairs=[(case.guarantee, case.seed) for case in group],
                 options=group[0].setting.options,
-                evaluation=evaluation,
+                evaluation=group[0].setting.evaluation,
+                test=test,
                 cores=0 if is_inline else place.cores,
                 on_gpu=place.gpus > 0,
             ),
@@ -187,23 +196,25 @@ def _make_place(address: str | None, workers: int | None, cores: int, gpus: floa
     _check.is_count("cores", cores)
     if group_size is not None:
         _check.is_count("group_size", group_size)
-    if gpus and address is None:
-        raise ValueError(f"gpus must come with the address of a Ray cluster, got {gpus}; this machine's GPU is found")
     if address is not None:
         if workers is not None:
             raise ValueError("workers must not come with an address: the cluster decides how many groups run at once")
         on_gpu, workers = gpus > 0, 0
     else:
-        on_gpu, workers = _look_here(workers, cores)
+        on_gpu, workers = _look_here(workers, cores, gpus)
     size = group_size if group_size is not None or on_gpu else _USUAL_GROUP
     return _Place(address=address, workers=workers, cores=cores, gpus=gpus, group_size=size)
 
 
-def _look_here(workers: int | None, cores: int) -> tuple[bool, int]:
+def _look_here(workers: int | None, cores: int, gpus: float) -> tuple[bool, int]:
     """Whether this machine has a GPU that JAX can use, and how many processes to start."""
     if workers is not None:
         _check.is_count("workers", workers, minimum=0)
     has_gpu = Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists()
+    if gpus:
+        if not has_gpu:
+            raise ValueError(f"gpus must be 0 on a machine without a GPU, got {gpus}; or give the address of a cluster")
+        return True, max(1, int(1 / gpus + 1e-9)) if workers is None else workers
     if has_gpu and not workers:
         import jax
 

@@ -6,6 +6,7 @@ here knows who calls it: this process, another one, or a task of Ray.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import time
@@ -18,10 +19,13 @@ from typing import Any
 
 from dpfuse.errors import TrainingDiverged
 from dpfuse.guarantee import Guarantee
-from dpfuse.sweeps.grid import RecordingParts
+from dpfuse.sweeps.fingerprints import plain
+from dpfuse.sweeps.grid import OwnTest, RecordingParts
 from dpfuse.sweeps.reports import report_to_dict
 
 Pair = tuple[Guarantee | None, int]
+# Columns of the table of which the worker knows nothing.
+_TABLE = {"recording", "setting", "order", "budget", "adjacency", "accounting", "period", "seed", "design"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +35,7 @@ class GroupWork:
     Attributes:
         pairs: guarantee and seed of each.
         options: arguments of `dpfuse.train`; `evaluation`: arguments of `dpfuse.evaluate`.
+        test: of the user's own; None for none.
         cores: devices that share a batch; 0 to use JAX as it is in this process.
         on_gpu: whether to use a GPU.
     """
@@ -38,6 +43,7 @@ class GroupWork:
     pairs: Sequence[Pair]
     options: Mapping[str, Any]
     evaluation: Mapping[str, Any]
+    test: OwnTest | None = None
     cores: int = 0
     on_gpu: bool = False
 
@@ -140,11 +146,12 @@ def _together(parts: RecordingParts, work: GroupWork) -> GroupOutcome:
     designs = train_pairs(parts.training, parts.validation, work.pairs, **work.options)
     trained = time.perf_counter()
     reports = [evaluate(design, parts.test, **work.evaluation) for design in designs]
+    own = [{} if work.test is None else plain(dict(work.test(design, parts.test))) for design in designs]
     tested = time.perf_counter()
     device = f"{jax.local_device_count()} x {jax.devices()[0].device_kind}"
     rows, files = [], []
     with tempfile.TemporaryDirectory() as folder:
-        for design in designs:
+        for design, report, columns in zip(designs, reports, own, strict=True):
             path = Path(folder) / "design.dpfuse"
             design.save(path)
             files.append(path.read_bytes())
@@ -165,12 +172,23 @@ def _together(parts: RecordingParts, work: GroupWork) -> GroupOutcome:
                     "device": device,
                 }
             )
+            _check_columns(columns, {*rows[-1], *report.to_row(), *_TABLE})
+            rows[-1] |= columns
     return GroupOutcome(
         designs=files,
         reports=[report_to_dict(report) for report in reports],
         rows=rows,
         errors=[""] * len(designs),
     )
+
+
+def _check_columns(columns: Mapping[str, Any], taken: set[str]) -> None:
+    if doubled := sorted(taken & set(columns)):
+        raise ValueError(f"test must return names that the table does not have yet, got {doubled[0]!r}")
+    try:
+        json.dumps(columns)
+    except TypeError as error:
+        raise TypeError(f"test must return numbers, text or other values that JSON has: {error}") from error
 
 
 def _reason(error: Exception) -> str:
