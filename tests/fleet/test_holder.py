@@ -67,6 +67,12 @@ def clock(monkeypatch):
     return now
 
 
+def test_options_name_the_ledger_so_that_each_has_a_witness_of_its_own(held):
+    _, spec, _ = held
+    spec = replace(spec, ledger=spec.ledger.with_name("ledger-2.db"), options=("--witness=/mnt/{ledger}.jsonl",))
+    assert "--witness=/mnt/north-ledger-2.jsonl" in spec.serve_command()
+
+
 def test_a_shard_that_is_not_alive_for_30_s_is_killed_and_down(held, operator, clock, caplog):
     holder, spec, process = held
     assert holder.ensure(spec).state == "up"

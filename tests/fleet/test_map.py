@@ -57,6 +57,17 @@ class TestMap:
         assert lost.shards["north"].generation == 2 and not lost.shards["north"].is_made
         assert lost.follow(plan(north="a b", south="c")) == lost
 
+    def test_a_fleet_does_not_look_for_ledgers_where_they_cannot_be(self):
+        here = FleetMap().follow(plan(north="a", south="c")).with_made("north")
+        here.check_places(is_on_nodes=False)
+        with pytest.raises(DpfuseError, match=r"shard 'north' has its ledger on the machine .* into map.json"):
+            here.check_places(is_on_nodes=True)
+        there = here.with_made("north", "10.0.0.4")
+        there.check_places(is_on_nodes=True)
+        with pytest.raises(DpfuseError, match=r"shard 'north' has its ledger on node 10.0.0.4; give --ray"):
+            there.check_places(is_on_nodes=False)
+        there.follow(plan(south="c")).check_places(is_on_nodes=False)  # north is drained
+
     def test_a_map_survives_its_file_and_another_file_is_refused(self, tmp_path):
         first = FleetMap().follow(plan(north="a b", south="c")).with_made("north").with_new_generation("north")
         first.save(tmp_path / "map.json")

@@ -248,8 +248,32 @@ def test_a_fleet_whose_disk_is_full_says_so_once_and_goes_on_when_there_is_room(
     assert len(said) == 1 and "IsADirectoryError" in said[0]
     (make.folder / "map.new").rmdir()
     wait_for(lambda: all(one["state"] == "up" for one in fleet.published_map()["shards"].values()))
+    assert fleet.state() == "ok"
     fleet.stop()
     assert sorted(fleet.events) == ["stop north", "stop south"]
+
+
+def test_a_supervisor_that_fails_for_long_in_an_unforeseen_way_is_not_alive_and_a_full_disk_is_no_such_way(
+    make, monkeypatch
+):
+    now = [100.0]
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
+    fleet = make(north="a")
+    app = make_fleet_app(fleet.published_map, fleet.state)
+
+    def statuses(error, after_s):
+        def part():
+            if error is not None:
+                raise error
+
+        now[0] += after_s
+        fleet._attempt(part)
+        return [call(app, "GET", path).status_code for path in ("/livez", "/healthz")], fleet.state()
+
+    assert statuses(OSError(28, "no space"), 0) == statuses(OSError(28, "no space"), 100) == ([200, 503], "failing")
+    assert statuses(KeyError("x"), 0) == statuses(KeyError("x"), 59) == ([200, 503], "failing")
+    assert statuses(KeyError("x"), 1) == ([503, 503], "broken")
+    assert statuses(None, 1)[1] == "ok"
 
 
 def test_a_plan_that_cannot_be_written_is_not_followed(make, caplog):

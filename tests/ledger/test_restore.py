@@ -250,6 +250,17 @@ class TestWithoutWitness:
             restore(individual.backups[0], individual.path)
 
 
+def test_without_a_witness_at_least_one_step_after_the_backup_is_left_out(site):
+    """The hashes begin anew there: without a gap readers would take the next row for another past of the stream."""
+    for _ in range(3):
+        site.step()
+    site.back_up()
+    for last_step in (1, 3, 4):
+        site.lose()
+        found, restored = restore(site.backups[0], site.path, last_step=last_step)
+        assert restored.last_step == 4 and {one.last_step for one in found.streams.values()} == {4}
+
+
 def test_a_place_where_a_centre_still_runs_is_refused(individual):
     individual.back_up()
     with individual.open():

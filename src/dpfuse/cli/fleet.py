@@ -13,6 +13,9 @@ from typer.core import TyperGroup
 from dpfuse._logs import set_up_logs
 from dpfuse.cli._options import AsJson, LogFormatOption, LogLevelOption
 
+# Room for the addresses of readers, also where the output is no terminal.
+_TABLE_WIDTH = 140
+
 
 class RunByDefault(TyperGroup):
     """`dpfuse fleet FILE` is `dpfuse fleet run FILE`."""
@@ -87,7 +90,7 @@ def status(file: PlanFile, as_json: AsJson = False) -> None:
         for one in shards:
             names = "shard", "health", "generation", "streams", "step", "steps_behind", "readers"
             table.add_row(*("–" if one[name] is None else str(one[name]) for name in names))
-        console = Console(soft_wrap=True, highlight=False)
+        console = Console(soft_wrap=True, highlight=False, width=max(Console().width, _TABLE_WIDTH))
         console.print(f"Map version {published['version']}, {len(published['streams'])} streams.")
         console.print(table)
     if not is_well(shards):

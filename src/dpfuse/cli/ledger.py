@@ -117,7 +117,7 @@ def show(
 
 @ledger.command()
 def create(
-    place: Place,
+    place: Annotated[Path, typer.Argument(help="The file of the ledger to make.")],
     design: Annotated[Path, typer.Option(help="The design of the ledger: a file, or freeway.")],
     stream: Annotated[
         list[str] | None, typer.Option(help="Name of a stream; repeat it for more.", show_default="main")
@@ -134,7 +134,7 @@ def create(
     from dpfuse.policy import load
 
     with Ledger.create(place, load(design), stream or ["main"]) as made:
-        typer.echo(f"{place} is ready for {len(made.streams)} streams of {design}")
+        typer.echo(f"{place} is ready for {design} with the streams {', '.join(made.streams)}")
 
 
 @ledger.command()

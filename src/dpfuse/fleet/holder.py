@@ -68,7 +68,7 @@ class ShardSpec:
         words += [f"--operator-port={self.port + 2}", *(f"--stream={name}" for name in self.streams), *log_options()]
         words += [] if self.bank is None else [f"--bank={self.bank}", f"--centre={self.name}"]
         words += [] if self.interval_s is None else [f"--interval={self.interval_s}"]
-        return [*words, *self.options]
+        return [*words, *(word.replace("{ledger}", f"{self.name}-{self.ledger.stem}") for word in self.options)]
 
 
 @dataclass(frozen=True, kw_only=True)

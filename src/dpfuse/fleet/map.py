@@ -15,6 +15,7 @@ from pathlib import Path
 from dpfuse.errors import DpfuseError
 from dpfuse.fleet.plan import FleetPlan
 
+MAP_FILE = "map.json"
 _VERSION = 1
 
 
@@ -97,6 +98,26 @@ class FleetMap:
     def with_made(self, shard: str, node: str | None = None) -> FleetMap:
         """The map once it is known that a shard has a ledger, and on which node."""
         return replace(self, shards={**self.shards, shard: replace(self.shards[shard], is_made=True, node=node)})
+
+    def check_places(self, *, is_on_nodes: bool) -> None:
+        """Refuse to look for a ledger where it cannot be, since it would then count as lost.
+
+        Args:
+            is_on_nodes: whether Ray places the shards; False if they run on this machine.
+        """
+        for name, entry in self.shards.items():
+            if not entry.is_made or entry.is_drained:
+                continue
+            if is_on_nodes and entry.node is None:
+                raise DpfuseError(
+                    f"shard {name!r} has its ledger on the machine where the fleet ran without --ray; write the "
+                    f'address of the node that has its folder now as "node" of the shard into {MAP_FILE}'
+                )
+            if not is_on_nodes and entry.node is not None:
+                raise DpfuseError(
+                    f"shard {name!r} has its ledger on node {entry.node}; give --ray, or move its folder to this "
+                    f'machine and write null as "node" of the shard into {MAP_FILE}'
+                )
 
     def save(self, path: Path) -> None:
         """Write it durably: what is in it is decided before anything is done."""

@@ -121,8 +121,8 @@ def is_well(shards: list[dict[str, Any]]) -> bool:
     return all(shard["health"] in ("ok", "over", "drained") for shard in shards)
 
 
-def make_fleet_app(published: Callable[[], Mapping[str, Any]]) -> FastAPI:
-    """`GET /`, `/v1/map`, `/healthz` and `/livez`."""
+def make_fleet_app(published: Callable[[], Mapping[str, Any]], state: Callable[[], str] = lambda: "ok") -> FastAPI:
+    """`GET /`, `/v1/map`, `/healthz` and `/livez`; `state` is that of the supervisor."""
     health = ShardHealth(published)
     app = make_api("dpfuse fleet", "Which shard has which stream, and how the shards are. All of it is public.")
 
@@ -133,13 +133,16 @@ def make_fleet_app(published: Callable[[], Mapping[str, Any]]) -> FastAPI:
 
     @app.get("/livez")
     async def get_liveness() -> Response:
-        return answer({})
+        """200 unless the supervisor of the shards needs a new start, then 503."""
+        found = state()
+        return answer({"supervisor": found}, 503 if found == "broken" else 200)
 
     @app.get("/healthz")
     def get_health() -> Response:
-        """200 if all shards release on time, else 503."""
-        _, shards = health.look()
-        return answer({"ok": is_well(shards), "shards": shards}, 200 if is_well(shards) else 503)
+        """200 if all shards release on time and their supervisor does its work, else 503."""
+        found, (_, shards) = state(), health.look()
+        is_ok = found == "ok" and is_well(shards)
+        return answer({"ok": is_ok, "supervisor": found, "shards": shards}, 200 if is_ok else 503)
 
     @app.get("/", include_in_schema=False)
     def get_page() -> Response:

@@ -59,7 +59,8 @@ class FleetPlan:
         hosts: the names that the map shows in the place of the addresses where shards listen.
         per_address: connections of one address that page, map and health serve; 0 for any number, behind a proxy.
         interval_s: seconds between releases; None for the design's.
-        options: more options of `dpfuse serve`, for every shard.
+        options: more options of `dpfuse serve`, for every shard; `{ledger}` stands for a name of its ledger, such as
+            north-ledger-1.
     """
 
     shards: Mapping[str, ShardPlan]

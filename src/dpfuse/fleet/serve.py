@@ -11,6 +11,7 @@ from types import FrameType
 
 from dpfuse._logs import fields
 from dpfuse.fleet.holder import ShardHolder
+from dpfuse.fleet.map import MAP_FILE, FleetMap
 from dpfuse.fleet.overview import make_fleet_app
 from dpfuse.fleet.plan import FleetPlan
 from dpfuse.fleet.supervisor import Fleet, ShardRunner
@@ -28,6 +29,7 @@ def run_fleet(
     announce: Callable[[str], object] = print,
 ) -> None:
     """Run until SIGINT or SIGTERM, in the main thread of a process; SIGHUP reads the plan again."""
+    FleetMap.load(plan.folder / MAP_FILE).check_places(is_on_nodes=make_holder is not None)
     fleet = Fleet(plan, make_holder or (lambda name: ShardHolder()))
 
     def reload(number: int, frame: FrameType | None) -> None:
@@ -43,7 +45,7 @@ def run_fleet(
     try:
         with bind(plan.host, plan.port) as listener:
             server = make_server(
-                make_fleet_app(fleet.published_map),
+                make_fleet_app(fleet.published_map, fleet.state),
                 limited_protocol(ByAddress(raise_limits(), plan.per_address), too_busy),
                 before_shutdown=before_shutdown,
             )

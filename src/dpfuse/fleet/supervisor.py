@@ -10,12 +10,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dpfuse._logs import fields
 from dpfuse.errors import DpfuseError
 from dpfuse.fleet.holder import ShardHolder, ShardSpec, ShardStatus
-from dpfuse.fleet.map import FleetMap, ShardEntry
+from dpfuse.fleet.map import MAP_FILE, FleetMap, ShardEntry
 from dpfuse.fleet.plan import FleetPlan
 from dpfuse.fleet.shard_ledger import find_objection
 
@@ -23,9 +23,14 @@ _LOOK_EVERY_S = 0.5
 _CHANGES_WITHIN_S = 120.0
 # How long before its stop a shard that changes says so in the map.
 _ANNOUNCED_S = 5.0
+# A part of the work that fails for so long in an unforeseen way is mended by a new start, if at all.
+_BROKEN_AFTER_S = 60.0
 _MAX_THREADS = 64
 _BEGINS = ShardStatus(state="starting", addresses={})
 _log = logging.getLogger(__name__)
+
+SupervisorState = Literal["ok", "failing", "broken"]
+"""`failing`: it cannot do a part of its work, and tries again. `broken`: it needs a new start."""
 
 
 class ShardRunner(Protocol):
@@ -71,7 +76,7 @@ class Fleet:
     def __init__(self, plan: FleetPlan, make_holder: Callable[[str], ShardRunner] = lambda name: ShardHolder()) -> None:
         self._plan, self._make_holder = plan, make_holder
         plan.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._path = plan.folder / "map.json"
+        self._path = plan.folder / MAP_FILE
         self._shards: dict[str, _Shard] = {}
         self._waiting: list[str] = []
         self._changing: tuple[str, float] | None = None
@@ -79,6 +84,7 @@ class Fleet:
         self._told: set[tuple[str, str]] = set()
         self._new_plan: FleetPlan | None = None
         self._failures: dict[str, str | None] = {}
+        self._broken_at: dict[str, float] = {}  # when each part that fails in an unforeseen way counts as broken
         self._is_stopping, self._wake = threading.Event(), threading.Event()
         self._map = FleetMap.load(self._path)
         self._set_map(self._map.follow(plan))
@@ -117,6 +123,13 @@ class Fleet:
         for done in [self._pool.submit(shard.runner.stop) for shard in self._shards.values()]:
             done.result()
         self._shards.clear()
+
+    def state(self) -> SupervisorState:
+        """How the supervisor is; what fails of the system, such as on a full disk, is no reason for a new start."""
+        is_over = self._thread.ident is not None and not self._thread.is_alive()
+        if is_over or any(time.monotonic() >= at for at in self._broken_at.copy().values()):
+            return "broken"
+        return "failing" if any(self._failures.copy().values()) else "ok"
 
     def published_map(self) -> dict[str, Any]:
         """Where to report and read each stream, and which shards will stop for a change; public."""
@@ -165,7 +178,11 @@ class Fleet:
             reason = _in_words(error)
             if reason != self._failures.get(name):
                 _log.error("the fleet cannot do its work, and tries again: %s", reason, extra=fields(part=name))
+            if not isinstance(error, OSError):
+                self._broken_at.setdefault(name, time.monotonic() + _BROKEN_AFTER_S)
         self._failures[name] = reason
+        if reason is None:
+            self._broken_at.pop(name, None)
 
     def _take_plan(self) -> None:
         plan, self._new_plan = self._new_plan, None

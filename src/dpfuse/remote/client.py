@@ -76,7 +76,11 @@ def reason_of(error: BaseException) -> str:
                 f"its certificate is not trusted: {found.verify_message}; give the file of the certificate that signed "
                 f"it as --ca, and the name that it is made out to as the address"
             )
+        if isinstance(found, ssl.SSLError):
+            return "it does not answer with TLS; without a certificate its address begins with http://"
         found = found.__cause__ or found.__context__
+    if isinstance(error, httpx.RemoteProtocolError):
+        return "it does not answer with HTTP; with a certificate its address begins with https://"
     return type(error).__name__
 
 
