@@ -9,12 +9,14 @@ import time
 from contextlib import ExitStack
 
 import httpx
+import numpy as np
 import pytest
 
+from dpfuse import SensorAttributes
 from dpfuse.privacy import gdp_epsilon
 from dpfuse.public import events as events_module
 from support.designs import make_design
-from support.wire import PATIENCE_S, events, following, get, rig, serving, wait_for
+from support.wire import PATIENCE_S, Recorder, events, following, get, rig, serving, wait_for
 
 
 @pytest.fixture
@@ -99,6 +101,13 @@ def test_the_guarantee_is_given_in_numbers_and_in_words(live, tmp_path):
         assert epsilon == gdp_epsilon(2.0, 1.5, 1e-5, 6 * 2 * 2)
 
 
+def test_the_guarantee_shows_the_fingerprint_of_the_sensors_attributes(tmp_path):
+    (centre := Recorder()).attributes = SensorAttributes(np.array([7, 3]), np.array([[0.7], [0.3]]))
+    with rig(tmp_path, centre=centre) as live:
+        shown = live.get("/v1/guarantee").json()["attributes"]
+    assert shown == SensorAttributes(np.array([3, 7]), np.array([[0.3], [0.7]])).fingerprint and len(shown) == 64
+
+
 def test_only_a_replay_takes_the_truth(tmp_path):
     with rig(tmp_path, replay=True) as live:
         truth = {"stream": "main", "step": 1, "state": [3.5]}
@@ -143,6 +152,7 @@ class TestEvents:
         live.hub.close()
         answer = live.get("/v1/streams/main/releases/events", headers={"last-event-id": "2"})
         assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 3", "id: 4"]
+        assert answer.headers["x-accel-buffering"] == "no"  # for a proxy that would collect the stream
         for path in ("releases/events", "feed"):
             answer = live.get(f"/v1/streams/main/{path}", headers={"last-event-id": "0" * 30 + "3"})
             assert [line for line in answer.text.splitlines() if line.startswith("id")] == ["id: 4"]

@@ -202,6 +202,7 @@ def test_an_unencrypted_public_address_logs_a_warning(caplog):
         (("--stream", "a/b"), 2, "stream must be 1 to 64 letters"),
         (("--interval", "0"), 2, "interval_s must be finite and > 0"),
         (("--mqtt", "broker"), 2, "mqtt must be HOST:PORT"),
+        (("--mqtt", "me:secret@broker:1883"), 2, "without user and password"),
         (("--tls-cert", "x"), 2, "--tls-key"),
         (("--tls-cert", "x", "--tls-key", "y"), 1, "must be a certificate and its private key in PEM"),
         (("--tls-client-ca", "x"), 2, "--tls-client-ca needs --tls-cert"),
@@ -221,7 +222,7 @@ def test_wrong_options_exit_with_one_line(place, monkeypatch, capsys, options, c
     with pytest.raises(SystemExit) as stop:
         cli.main()
     shown = capsys.readouterr()
-    assert stop.value.code == code and message in shown.err and shown.out == ""
+    assert stop.value.code == code and message in shown.err and shown.out == "" and "secret" not in shown.err
 
 
 def test_a_missing_ledger_is_not_replaced_by_an_empty_one(place, tmp_path, monkeypatch, capsys):

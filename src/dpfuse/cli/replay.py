@@ -65,6 +65,7 @@ def replay(
 
     Example: dpfuse replay --to http://127.0.0.1:8764 --keys centre.keys --loss 0.1
     """
+    from dpfuse.public.listening import parse_address
     from dpfuse.remote.client import make_client
     from dpfuse.replay.faults import Faults
     from dpfuse.replay.player import Replay
@@ -77,10 +78,7 @@ def replay(
 
     issuer = Keys.load(keys)
     scenes = make_scenes(data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell)
-    host, _, port = (mqtt or "").rpartition(":")
-    if mqtt is not None and not (host and port.isdecimal()):
-        raise typer.BadParameter(f"--mqtt must be HOST:PORT, such as 127.0.0.1:1883, got {mqtt!r}")
-    transport = OverMQTT(host, int(port), stream, ca=ca) if host else None
+    transport = None if mqtt is None else OverMQTT(*parse_address("--mqtt", mqtt), stream, ca=ca)
     faults = Faults(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed)
     with make_client(url, ca, cert) as client:
         player = Replay(

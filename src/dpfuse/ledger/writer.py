@@ -123,7 +123,7 @@ class Ledger(LedgerTransactions):
         """The ledger in that file, checked and opened for writing.
 
         Args:
-            is_full_check: check every row. False checks the rows that were committed after the head file was written.
+            is_full_check: check every row. False checks the rows since the last seal, unless the head file is older.
                 That makes the restart of a long ledger quick; `verify` can check the rest while the writer works.
         """
         return cls._open(Path(path).resolve(), design, is_full_check)

@@ -34,6 +34,8 @@ def address_of(host: str, listener: socket.socket, has_tls: bool) -> str:
 
 def parse_address(name: str, text: str) -> tuple[str, int]:
     """Host and port in a setting of that name."""
+    if "@" in text:  # not shown: it may hold a password
+        raise ValueError(f"{name} must be HOST:PORT without user and password, which the list of processes would show")
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{name} must be HOST:PORT, such as 127.0.0.1:1883, got {text!r}")
