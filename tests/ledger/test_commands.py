@@ -56,3 +56,11 @@ def test_show_rows_prints_the_public_rows(closed_ledger):
     assert [json.loads(line) for line in lines] == [row.to_dict() for row in public_rows(path, "south", 2)]
     with pytest.raises(ValueError, match="stream must be one of north, south, got 'west'"):
         list(public_rows(path, "west"))
+
+
+def test_a_restore_without_the_signing_key_says_what_to_put_back(closed_ledger, tmp_path):
+    path, _ = closed_ledger
+    assert invoke("backup", path, tmp_path / "copy").exit_code == 0
+    (tmp_path / "rows.jsonl").touch()
+    result = invoke("restore", tmp_path / "copy", tmp_path / "new.db", "--witness", tmp_path / "rows.jsonl")
+    assert result.exit_code == 2 and "new.db.signing-key back" in " ".join(result.output.split())

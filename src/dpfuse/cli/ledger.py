@@ -215,6 +215,8 @@ def restore(
     if (witness is None) == (last_step is None):
         raise typer.BadParameter("give --witness or, if there is none, --last-step")
     if witness and not key:
+        if not Path(f"{place}.signing-key").exists():
+            raise typer.BadParameter(f"put {place}.signing-key back, or give the centre's public key as --key")
         key = Signer(f"{place}.signing-key", "", "").signatory.public_key
     found, restored = make(file, place, witness=witness, public_key=key or "", last_step=last_step)
     guarantee = found.terms.guarantee
