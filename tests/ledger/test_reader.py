@@ -109,6 +109,14 @@ class TestVerify:
         with pytest.raises(LedgerRefused, match="cost, period or public inputs of its design"):
             verify(place.path)
 
+    def test_a_row_that_costs_less_than_its_weight_is_refused(self, place, monkeypatch):
+        """Also if its hash is right."""
+        with place.create(make_ledger_design("total"), STREAMS) as ledger:
+            monkeypatch.setattr("dpfuse.ledger.writer.left_after", lambda entry, left, factor: left - 1)
+            ledger.commit([entry(ledger, 1)])
+        with pytest.raises(LedgerRefused, match="step 1 of stream 'north' does not have the size, cost"):
+            verify(place.path)
+
     def test_without_public_inputs_rows_terms_and_hashes_are_those_of_before(self, closed_ledger):
         path, _ = closed_ledger
         row, terms = next(public_rows(path)), verify(path).terms

@@ -59,7 +59,9 @@ class TestNumbers:
         days = {"any 7 days": 7, "any 365 days": 365}
         answer = state_guarantee(guarantee, horizon=None, dimension=2).to_dict()["over_time"]
         losses = {own["span"]: own["loss"] for own in answer}
-        assert set(days) < set(losses)
+        one, across = (span for span in losses if span not in days)
+        assert set(days) < set(losses) and one.startswith("one ") and across.startswith("any ")
+        assert (losses[one], losses[across]) == (guarantee.budget, 2 * guarantee.budget)
         for span, number in days.items():
             starts = [length_s * share / 997 for share in range(997)]
             last = [start + number * 86_400 - Fraction(1, 1000) for start in starts]

@@ -109,6 +109,14 @@ def test_a_new_generation_waits_until_the_last_one_has_stopped_and_forfeits_its_
     assert (book.accounts[7].spent, book.accounts[7].lent) == (amount, 0)
 
 
+def test_claims_of_reports_in_the_period_before_are_lent_nothing():
+    """A period has six epochs, and a claim is of reports two epochs before its boundary."""
+    book = Book(replace(TERMS, guarantee=replace(GUARANTEE, period=6 * TERMS.epoch_s)))
+    book.register("a", 0)
+    lent = {boundary: book.close(boundary, [claim(boundary, 7)])["a"].sensors for boundary in range(4, 15)}
+    assert [boundary for boundary, sensors in lent.items() if not sensors] == [6, 7, 12, 13]
+
+
 def test_terms_are_read_back_as_written():
     assert BankTerms.from_json(TERMS.to_json()) == TERMS
 
