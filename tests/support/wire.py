@@ -193,12 +193,12 @@ def get(address):
 
 
 @contextmanager
-def unfinished(address):
+def unfinished(address, length=100):
     """A request whose body is still to come."""
     host, port = address.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as slow:
         slow.sendall(b"POST /v1/reports HTTP/1.1\r\nHost: x\r\nContent-Type: application/x-ndjson\r\n")
-        slow.sendall(b"Content-Length: 100\r\n\r\n{")
+        slow.sendall(b"Content-Length: %d\r\n\r\n{" % length)
         yield slow
 
 

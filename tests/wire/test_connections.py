@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import resource
 import socket
@@ -68,6 +69,18 @@ def test_a_body_that_arrives_too_slowly_is_refused(recorded, monkeypatch):
     with serving(recorded.app) as address:
         with unfinished(address) as slow:
             assert b"408" in slow.recv(4096).split(b"\r\n")[0]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+def test_lines_that_came_before_the_time_was_over_or_the_connection_broke_count(recorded, monkeypatch, is_broken):
+    monkeypatch.setattr(http_module, "_BODY_S", PATIENCE_S if is_broken else 0.3)
+    with serving(recorded.app) as address, unfinished(address, 1000) as slow:
+        slow.sendall(b"\n" + json.dumps(make_report(recorded.keys)).encode() + b"\n{")
+        if is_broken:
+            slow.close()
+        else:
+            assert b"408" in slow.recv(4096).split(b"\r\n")[0]
+        wait_for(lambda: recorded.centre.got)
 
 
 def test_endless_headers_are_refused(recorded):
