@@ -49,6 +49,17 @@ def test_in_a_replay_reports_to_known_streams_are_counted(centre):
     assert intake.notes.num_reports == {("main", 1): 2}
 
 
+def test_reports_inputs_and_refused_lines_are_counted_apart_and_all_bytes_together(centre):
+    """For the operator; in a replay only reports are counted by step."""
+    intake = Intake(centre, KEYS, ReplayNotes())
+    reports = lines(make_report(KEYS, 7), make_report(KEYS, 8) | {"mac": "0" * 32})
+    inputs = lines(KEYS.issue_publisher(1).sign("main", 1, [0.5]))
+    assert (intake.accept(reports), intake.accept_inputs(inputs)) == ([1], [])
+    num_bytes = sum(map(len, reports + inputs))
+    assert intake.counts == {"taken": 1, "inputs": 1, "wrong MAC": 1, "bytes": num_bytes}
+    assert intake.notes.num_reports == {("main", 1): 1}
+
+
 @given(st.lists(st.integers(0, 4097) | st.integers(0, 200), max_size=500))
 def test_a_part_has_a_bounded_number_of_lines_and_bytes(lengths):
     """A line of 4 KB with a wrong MAC takes about twenty times as long as a report of a sensor."""
