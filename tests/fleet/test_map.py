@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from dpfuse.errors import DpfuseError
+from dpfuse.errors import DpfuseError, LedgerMismatch
 from dpfuse.fleet.map import FleetMap
 from dpfuse.fleet.plan import FleetPlan
+from dpfuse.fleet.serve import run_fleet
 from support.fleets import plan
 
 _TWO = 'design = "d"\nkeys = "k"\n[shards.a]\nstreams = ["x"]\nport = 9000\n[shards.b]\n'
@@ -17,6 +18,16 @@ _TWO = 'design = "d"\nkeys = "k"\n[shards.a]\nstreams = ["x"]\nport = 9000\n[sha
 
 def names(fleet_map):
     return {name: dict(entry.streams) for name, entry in fleet_map.shards.items()}
+
+
+def test_a_fleet_without_its_map_makes_no_ledger_unless_it_is_new(tmp_path):
+    lost = replace(plan(north="a"), folder=tmp_path / "fleet")
+    with pytest.raises(LedgerMismatch, match="map.json is missing; put the folder of the fleet back"):
+        run_fleet(tmp_path / "roads.toml", lost)
+    assert not lost.folder.exists()
+    FleetMap().save(tmp_path / "map.json")
+    with pytest.raises(ValueError, match="map.json is there, so the fleet is not new; start it without --new"):
+        run_fleet(tmp_path / "roads.toml", replace(lost, folder=tmp_path), is_new=True)
 
 
 class TestMap:

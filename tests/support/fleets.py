@@ -81,7 +81,8 @@ class RealFleet:
         code = "from dpfuse.cli import main; main()"
         environment = os.environ | {"PYTHONPATH": str(Path(dpfuse.__file__).parents[1])}
         environment |= {"JAX_COMPILATION_CACHE_DIR": str(Path(__file__).parents[2] / ".pytest_cache/d/jax")}
-        command = [sys.executable, "-c", code, "fleet", "fleet.toml", *self.options]
+        is_new = not (self.folder / "fleet/map.json").exists()
+        command = [sys.executable, "-c", code, "fleet", "fleet.toml", *["--new"] * is_new, *self.options]
         self.process = subprocess.Popen(
             command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=self.errors, env=environment
         )

@@ -37,6 +37,9 @@ PlanFile = Annotated[Path, typer.Argument(help="The plan of the fleet, in TOML; 
 @fleet.command()
 def run(
     file: PlanFile,
+    new: Annotated[
+        bool, typer.Option("--new", help="Make the fleet's map and ledgers. Refused if the map exists.")
+    ] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Place the shards by Ray, over the nodes of a cluster.")] = False,
     address: Annotated[
         str | None, typer.Option(help="With --ray: the cluster.", show_default="one on this machine")
@@ -47,10 +50,11 @@ def run(
     """Run a fleet until Ctrl-C or SIGTERM; SIGHUP reads its plan again.
 
     Each shard is a `dpfuse serve` process with its own ledger, and is started again if
-    it ends. Prints the address of the map once the fleet has begun. Streams that the
+    it ends. A missing map is refused, because the ledgers may have been lost with it:
+    give --new at the first start only. Prints the address of the map once the fleet has begun. Streams that the
     new plan has in another shard move there, shards that it has no more are drained.
 
-    Example: dpfuse fleet roads.toml
+    Example: dpfuse fleet roads.toml --new
     """
     from dpfuse.fleet.plan import FleetPlan
     from dpfuse.fleet.serve import run_fleet
@@ -64,7 +68,7 @@ def run(
 
         connect(address)
         make_holder = RayHolder
-    run_fleet(file, FleetPlan.load(file), make_holder, announce=typer.echo)
+    run_fleet(file, FleetPlan.load(file), make_holder, announce=typer.echo, is_new=new)
 
 
 @fleet.command()

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 
 from dpfuse._logs import fields
+from dpfuse.errors import LedgerMismatch
 from dpfuse.fleet.holder import ShardHolder
 from dpfuse.fleet.map import MAP_FILE, FleetMap
 from dpfuse.fleet.overview import make_fleet_app
@@ -27,8 +28,15 @@ def run_fleet(
     plan: FleetPlan,
     make_holder: Callable[[str], ShardRunner] | None = None,
     announce: Callable[[str], object] = print,
+    *,
+    is_new: bool = False,
 ) -> None:
-    """Run until SIGINT or SIGTERM, in the main thread of a process; SIGHUP reads the plan again."""
+    """Run until SIGINT or SIGTERM, in the main thread of a process; SIGHUP reads the plan again.
+
+    Args:
+        is_new: make map and ledgers; refused if the map is there. False refuses a missing map.
+    """
+    _check_map(plan.folder / MAP_FILE, is_new)
     FleetMap.load(plan.folder / MAP_FILE).check_places(is_on_nodes=make_holder is not None)
     fleet = Fleet(plan, make_holder or (lambda name: ShardHolder()))
 
@@ -56,3 +64,14 @@ def run_fleet(
     finally:
         fleet.stop()
         signal.signal(signal.SIGHUP, before)
+
+
+def _check_map(path: Path, is_new: bool) -> None:
+    """Refuse a missing map, since the ledgers that it named may be missing with it, and what they had spent."""
+    if is_new and path.exists():
+        raise ValueError(f"{path} is there, so the fleet is not new; start it without --new")
+    if not is_new and not path.exists():
+        raise LedgerMismatch(
+            f"{path} is missing; put the folder of the fleet back, or mount its disk; new ledgers are only for sensors "
+            f"that no other ledger has charged: give --new at the first start of a fleet"
+        )
