@@ -7,9 +7,29 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import dpfuse
+from dpfuse.sweeps import Recording, SweepResult
+
+
+def train_all(
+    recordings: Mapping[str, Recording], settings: Mapping[str, Mapping[str, Any]], *, at_once: int = 1, **options: Any
+) -> SweepResult:
+    """The designs of all settings, by `dpfuse.sweep`; what was made before is read from its folder.
+
+    Args:
+        at_once: groups that share a GPU; with one, groups run as they do by default.
+    """
+    if at_once > 1:
+        os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process leaves the GPU to theirs
+        options["gpus"] = 1 / at_once
+    result = dpfuse.sweep(recordings, None, settings=settings, progress=True, **options)
+    if result.failures:
+        raise SystemExit("Run the same command again for the designs that failed.")
+    return result
 
 
 def run_jobs(

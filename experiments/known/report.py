@@ -30,7 +30,8 @@ def write(path: Path, note: str | None = None) -> None:
     """Write results.json and figure.png from the file that the run left; a kind may be missing on some systems."""
     found = json.loads(path.read_text())
     results = {"updates": found["updates"], "systems": {name: gather(name, found["jobs"]) for name in SYSTEMS}}
-    results["job_seconds"] = round(sum(job["seconds"] for job in found["jobs"].values()))
+    designs = [design for job in found["jobs"].values() for design in job.get("designs", ())]
+    results["job_seconds"] = round(sum(design["training_s"] + design["test_s"] for design in designs))
     into = results_path("known")
     write_results(into, results, command=COMMAND, seeds=SEEDS, machine=found["machine"], note=note)
     plot(results["systems"]).savefig(into.parent / "figure.png", dpi=120)
