@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dpfuse import Report
 from dpfuse._arrays import Floats, Integers
 from dpfuse.evaluation.bootstrap import block_interval
-from experiments.us101.jobs import Job, path_of
+from dpfuse.sweeps import SweepResult
+from experiments.running import rounded, write_json
+from experiments.us101.jobs import WHO_REPORTS, Job, path_of
 from experiments.us101.traffic import INTERVAL_S
 
 # Windows that start within one block are resampled together: 30 s of the short test part, which has nine such blocks,
 # and 3 minutes of the folds, which is the length of a wave.
 BLOCK_S, FOLD_BLOCK_S = 30.0, 180.0
+
+
+def write_jobs(result: SweepResult, plan: Iterable[Job], folder: Path) -> None:
+    """Write a file for each job, with the figures of its designs. A new one makes later tests of them void."""
+    for job in plan:
+        own = result.select(setting=job.name)
+        seconds = {took: round(sum(row[took] for row in own.rows), 1) for took in ("training_s", "test_s")}
+        designs = [figures(*pair) for pair in zip(own.rows, own.reports, strict=True)]
+        content = {"job": job.name, "device": own.rows[0]["device"].partition(" x ")[2], **seconds, "designs": designs}
+        path = path_of(job, folder)
+        if not path.exists() or json.loads(path.read_text()) != content:
+            write_json(path, content)
+            path_of(job, folder / WHO_REPORTS).unlink(missing_ok=True)
+
+
+def figures(row: Mapping[str, Any], report: Report) -> dict[str, Any]:
+    """Errors, spending and coverage of one design, window by window and step by step."""
+    found = report.to_dict()
+    of_row = ("budget", "seed", "validation_mse", "design")
+    kept = ("mse", "mse_per_step", "budget_per_step", "budget_spent_max", "within_budget", "coverage", "prior_mse")
+    return rounded(
+        {name: row[name] for name in of_row}
+        | {name: found[name] for name in kept}
+        | {"epsilon": report.epsilon.get("gdp"), "window_errors": report.window_errors.tolist()}
+        | {"window_starts": [window.start for window in report.origins]}
+    )
 
 
 class JobResults:

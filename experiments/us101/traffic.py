@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from dpfuse import Trajectories
+from dpfuse import Trajectories, data
 from dpfuse.systems import freeway
 
 SECTION = (120.0, 520.0)
@@ -30,6 +32,13 @@ class Parts(NamedTuple):
     training: Trajectories
     validation: Trajectories
     test: Trajectories
+
+
+def prepare(data_folder: Path | None, path: Path) -> None:
+    """Make the file of the recording, if it is not there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data.us101(data_folder, section=SECTION, interval_s=INTERVAL_S, progress=True).save(path)
 
 
 def paper_split(recording: Trajectories, share: float, num_tests: int = NUM_TESTS) -> Parts:
@@ -63,6 +72,7 @@ def with_freeways(parts: Parts, share: float, spread: float, *, on_us101: bool) 
     return parts._replace(training=Trajectories.join([parts.training, training.windows(_RUN_STEPS, _STRIDE)]))
 
 
+@lru_cache(maxsize=1)
 def _simulated(share: float, spread: float, num_runs: int = 24) -> tuple[Trajectories, Trajectories]:
     """Training and validation on simulated freeways with randomised drivers and bottlenecks."""
     roads = [freeway.Freeway().randomised(seed, spread) for seed in range(num_runs + 3)]

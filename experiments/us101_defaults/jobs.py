@@ -63,6 +63,11 @@ class Job:
         return "_".join(parts)
 
     @property
+    def recording(self) -> str:
+        """The name of its parts of the recording."""
+        return ("split" if self.fold is None else f"fold{self.fold}") + ("" if self.simulated else "_recorded")
+
+    @property
     def guarantees(self) -> list[Guarantee | None]:
         if self.kind == "floor":
             return [None]

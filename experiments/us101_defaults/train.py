@@ -1,15 +1,12 @@
-"""Train and test the designs of one job, with the settings that `dpfuse.train` has by default."""
+"""How the designs of one job are trained and tested, with the settings that `dpfuse.train` has by default."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import dpfuse
-from experiments.running import rounded, write_json
 from experiments.us101 import traffic
-from experiments.us101.jobs import path_of
 from experiments.us101_defaults import jobs
 from experiments.us101_defaults.jobs import RECORDING, Job
 
@@ -33,46 +30,27 @@ def optimisation_of(job: Job, updates: int | None) -> dpfuse.Optimisation:
     return dpfuse.Optimisation(num_updates=updates, validate_every=every)
 
 
-def train_and_test(job: Job, folder: Path, updates: int | None = None) -> None:
-    """Train the designs of the job, test them, and write both to files."""
-    began = time.perf_counter()
-    recording = dpfuse.Trajectories.load(folder / RECORDING)
-    parts = traffic.paper_split(recording, SHARE, NUM_TESTS)
-    if job.fold is not None:
-        parts = traffic.fold(recording, SHARE, job.fold)
-    if job.simulated:
-        parts = traffic.with_freeways(parts, SHARE, SPREAD, on_us101=True)
-    designs = dpfuse.train_many(
-        parts.training,
-        parts.validation,
-        job.guarantees,
-        seeds=range(job.num_seeds),
-        spending=jobs.SPENDING.get(job.kind, "adaptive"),
-        method="ppo" if job.kind == "ppo" else "pathwise",
-        horizon=job.horizon,
-        stationary=job.horizon is None,
-        architecture=job.architecture,
-        optimisation=optimisation_of(job, updates),
-        progress=True,
-    )
-    trained = time.perf_counter()
-    rows = [test(design, parts.test) for design in designs]
-    seconds = {"training_s": trained - began, "test_s": time.perf_counter() - trained}
-    write_json(path_of(job, folder), rounded({"job": job.name, "designs": rows} | seconds))
-
-
-def test(design: dpfuse.Design, recording: dpfuse.Trajectories) -> dict[str, Any]:
-    """Errors, spending and coverage of one design, window by window and step by step."""
-    length = design.structure.horizon or recording.num_steps
-    report = dpfuse.evaluate(design, recording, num_draws=1, stride=length // 2)
-    figures = report.to_dict()
-    kept = ("mse", "mse_per_step", "budget_per_step", "budget_spent_max", "within_budget", "coverage", "prior_mse")
+def setting(job: Job, updates: int | None = None) -> dict[str, Any]:
+    """How the designs of the job are trained and tested, as a sweep takes it."""
     return {
-        "budget": design.guarantee.budget if design.guarantee else None,
-        "seed": design.training["seed"],
-        "validation_mse": design.training["validation_mse"],
-        "epsilon": report.epsilon.get("gdp"),
-        **{name: figures[name] for name in kept},
-        "window_errors": report.window_errors.tolist(),
-        "window_starts": [window.start for window in report.origins],
+        "recordings": [job.recording],
+        "guarantees": job.guarantees,
+        "seeds": range(job.num_seeds),
+        "evaluation": {"num_draws": 1, "stride": job.horizon and job.horizon // 2},
+        "spending": jobs.SPENDING.get(job.kind, "adaptive"),
+        "method": "ppo" if job.kind == "ppo" else "pathwise",
+        "horizon": job.horizon,
+        "stationary": job.horizon is None,
+        "architecture": job.architecture,
+        "optimisation": optimisation_of(job, updates),
     }
+
+
+def make_parts(job: Job, folder: Path) -> traffic.Parts:
+    """What the job trains and tests on."""
+    recording = dpfuse.Trajectories.load(folder / RECORDING)
+    if job.fold is None:
+        parts = traffic.paper_split(recording, SHARE, NUM_TESTS)
+    else:
+        parts = traffic.fold(recording, SHARE, job.fold)
+    return traffic.with_freeways(parts, SHARE, SPREAD, on_us101=True) if job.simulated else parts
