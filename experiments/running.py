@@ -1,13 +1,10 @@
-"""Jobs of an experiment, each in a process of its own, several at the same time."""
+"""The sweeps of experiments, and the files of their results."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,50 +29,8 @@ def train_all(
     return result
 
 
-def run_jobs(
-    names: Sequence[str],
-    command_of: Callable[[str], Sequence[str]],
-    *,
-    at_once: int = 1,
-    until_s: float | None = None,
-) -> list[str]:
-    """Run a command for each job; returns the jobs that failed or were left out.
-
-    Args:
-        names: of the jobs, in the order in which they start.
-        command_of: arguments of Python for the job of that name.
-        at_once: how many run at the same time.
-        until_s: after so many seconds no job is started, and those that run are ended.
-    """
-    waiting, running, failed, began = list(names), {}, [], time.perf_counter()
-
-    def is_late() -> bool:
-        return until_s is not None and time.perf_counter() - began > until_s
-
-    while (waiting and not is_late()) or running:
-        while waiting and len(running) < at_once and not is_late():
-            name = waiting.pop(0)
-            output = None if at_once == 1 else subprocess.PIPE
-            running[name] = subprocess.Popen([sys.executable, *command_of(name)], stderr=output)
-        for name, process in list(running.items()):
-            if is_late():
-                process.kill()
-            elif process.poll() is None:
-                continue
-            _, errors = process.communicate()
-            del running[name]
-            failed += [name] if process.returncode else []
-            done, minutes = len(names) - len(waiting) - len(running), (time.perf_counter() - began) / 60
-            word = "failed" if process.returncode else "done"
-            print(f"{done} of {len(names)}, {minutes:.1f} min, {word}: {name}", file=sys.stderr, flush=True)
-            if process.returncode and errors:
-                print(errors.decode()[-2000:], file=sys.stderr, flush=True)
-        time.sleep(0.1)
-    return [*failed, *waiting]
-
-
 def write_json(path: Path, content: Any) -> None:
-    """Write the file at once: a job whose file exists is done."""
+    """Write the file at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     whole = path.with_suffix(f".{os.getpid()}.part")
     whole.write_text(json.dumps(content))

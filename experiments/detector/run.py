@@ -21,11 +21,10 @@ from numpy.typing import NDArray
 
 import dpfuse
 from dpfuse import data
-from experiments.running import rounded, write_json
+from experiments.running import write_json
 from experiments.us101 import jobs, traffic
-from experiments.us101.job_results import JobResults
+from experiments.us101.job_results import JobResults, figures
 from experiments.us101.jobs import Job, path_of
-from experiments.us101.train import test
 from tools.results import describe_machine, results_path, write_results
 
 COUNTED_S = 30.0
@@ -116,8 +115,10 @@ def train_and_test(job: Job, recording: dpfuse.Trajectories, folder: Path, updat
         optimisation=dpfuse.Optimisation(num_updates=updates, patience=10**6),
         progress=True,
     )
-    rows = [test(design, parts.test) for design in designs]
-    write_json(path_of(job, folder), rounded({"job": job.name, "designs": rows}))
+    rows = [
+        figures(design.training | {"budget": job.budgets[0]}, dpfuse.evaluate(design, parts.test)) for design in designs
+    ]
+    write_json(path_of(job, folder), {"job": job.name, "designs": rows})
     print(
         f"B = {job.budgets[0]:g}, {folder.name} the detector: {time.perf_counter() - began:.0f} s",
         file=sys.stderr,

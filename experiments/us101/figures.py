@@ -12,7 +12,8 @@ from matplotlib.ticker import ScalarFormatter
 
 import dpfuse
 from dpfuse.evaluation.figures import plot_estimates, save_figures
-from experiments.us101.jobs import RECORDING
+from experiments.us101.job_results import first_design
+from experiments.us101.jobs import RECORDING, headline
 from experiments.us101.traffic import INTERVAL_S
 
 NAMES = {
@@ -143,8 +144,9 @@ def plot_horizon(folder: Path) -> Figure:
     recording = dpfuse.Trajectories.load(folder / RECORDING)
     test = recording.between(round(0.9 * recording.num_steps), recording.num_steps).sample_sensors(0.3, 200)
     designs = {
-        NAMES[kind]: dpfuse.load(folder / "designs" / f"{kind}_remove-one_K100_share30_8x5_B1.5.dpfuse")
-        for kind in ("classical", "ppo", "pathwise", "individual")
+        NAMES[job.kind]: dpfuse.load(first_design(job, 1.5, folder)["design"])
+        for job in headline()
+        if job.adjacency == "remove-one" and job.kind in ("classical", "ppo", "pathwise", "individual")
     }
     return plot_estimates(designs, test, state_name="density [veh/km]", duration_s=160.0)
 

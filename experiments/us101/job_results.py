@@ -42,11 +42,16 @@ def figures(row: Mapping[str, Any], report: Report) -> dict[str, Any]:
     of_row = ("budget", "seed", "validation_mse", "design")
     kept = ("mse", "mse_per_step", "budget_per_step", "budget_spent_max", "within_budget", "coverage", "prior_mse")
     return rounded(
-        {name: row[name] for name in of_row}
+        {name: row[name] for name in of_row if name in row}
         | {name: found[name] for name in kept}
         | {"epsilon": report.epsilon.get("gdp"), "window_errors": report.window_errors.tolist()}
         | {"window_starts": [window.start for window in report.origins]}
     )
+
+
+def first_design(job: Job, budget: float, folder: Path) -> dict[str, Any]:
+    """The figures of the first seed at a budget; `design` names its file."""
+    return next(row for row in json.loads(path_of(job, folder).read_text())["designs"] if row["budget"] == budget)
 
 
 class JobResults:

@@ -79,17 +79,22 @@ class Job:
         return f"{self.kind}, guided" if self.guided else self.kind
 
     @property
+    def recording(self) -> str:
+        """The name of what the designs are trained and tested on."""
+        parts = [f"share{round(100 * self.share)}"]
+        parts += [] if self.fold is None else [f"fold{self.fold}"]
+        parts += ["both"] if self.is_enlarged else []
+        parts += [] if self.spread is None else [f"freeway{round(100 * self.spread)}"]
+        return "_".join(parts)
+
+    @property
     def name(self) -> str:
         """A file name that no other job has."""
         parts = [self.kind, self.adjacency if self.kind != "floor" else "no-guarantee"]
         if self.features is not None:
             parts.append(f"{self.features}{self.dimension}")
         parts += ["guided"] if self.guided else []
-        parts.append(f"K{self.horizon or 'stationary'}")
-        parts.append(f"share{round(100 * self.share)}")
-        parts += [] if self.fold is None else [f"fold{self.fold}"]
-        parts += ["both"] if self.is_enlarged else []
-        parts += [] if self.spread is None else [f"freeway{round(100 * self.spread)}"]
+        parts += [f"K{self.horizon or 'stationary'}", self.recording]
         parts += [f"{name}-{value}".lower() for name, value in self.ppo.items()]
         parts.append(f"{len(self.budgets)}x{self.num_seeds}")
         return "_".join(parts)
@@ -112,11 +117,6 @@ class Job:
 def path_of(job: Job, folder: Path) -> Path:
     """Where the results of a job are."""
     return folder / "jobs" / f"{job.name}.json"
-
-
-def design_path(job: Job, budget: float, folder: Path) -> Path:
-    """Where the design of the first seed is."""
-    return folder / "designs" / f"{job.name}_B{budget:g}.dpfuse"
 
 
 def candidates() -> list[Job]:

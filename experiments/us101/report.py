@@ -172,7 +172,7 @@ def _times(folder: Path, plan: list[Job] | None = None) -> dict[str, Any]:
     found = _read_jobs(folder, plan)
     return {
         "num_designs": sum(len(job["designs"]) for job in found),
-        "job_seconds": {job["job"]: job["seconds"] for job in found},
+        "job_seconds": {job["job"]: round(job["training_s"] + job["test_s"], 1) for job in found},
     }
 
 

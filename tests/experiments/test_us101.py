@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from dpfuse import Trajectories
-from experiments.us101 import jobs, traffic, train
+from dpfuse.sweeps import SweepResult
+from experiments.running import write_json
+from experiments.us101 import job_results, jobs, traffic, train
+from sweeps.conftest import pretend_report
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +91,25 @@ class TestJobs:
         for rival in candidates:
             # On US-101 alone the smallest d does best; with simulated traffic, and where f is guided, the largest.
             error = -rival.dimension if rival.is_enlarged or rival.guided else rival.dimension
-            train.write(jobs.path_of(rival, tmp_path), {"designs": [{"validation_mse": 10.0 + error}]})
+            write_json(jobs.path_of(rival, tmp_path), {"designs": [{"validation_mse": 10.0 + error}]})
         for job in rest:
             if job.kind != "floor":
                 tried = [d for _, d in jobs.CANDIDATES[job.adjacency, job.accounting]]
                 chosen = train.choose(job, tmp_path).dimension
                 assert chosen == (max(tried) if job.is_enlarged or job.guided else min(tried))
+
+
+def test_files_of_jobs_hold_what_the_sweep_found_and_new_ones_make_later_tests_void(tmp_path):
+    job = next(job for job in jobs.headline() if job.kind == "classical")
+    later = jobs.path_of(job, tmp_path / jobs.WHO_REPORTS)
+    guarantees = [guarantee for guarantee in job.guarantees if guarantee.budget in (0.5, 1.5)]
+    common = {"setting": job.name, "validation_mse": 4.0, "device": "1 x cpu", "training_s": 2.0, "test_s": 1.0}
+    for design, is_there in (("one", False), ("one", True), ("another", False)):
+        rows = [common | {"budget": g.budget, "seed": s, "design": f"{design}{s}"} for g in guarantees for s in (0, 1)]
+        reports = [pretend_report(guarantee, seed) for guarantee in guarantees for seed in (0, 1)]
+        job_results.write_jobs(SweepResult(rows, reports, [], tmp_path), [job], tmp_path)
+        assert later.exists() == is_there
+        write_json(later, {})
+    found = job_results.JobResults(tmp_path, job)
+    assert [row["mse"] for row in found.rows()] == pytest.approx([3.05, 1 + 1 / 1.5 + 0.05])
+    assert job_results.first_design(job, 1.5, tmp_path)["design"] == "another0"
