@@ -6,12 +6,17 @@ later. A tick that takes longer is late, and the next one is missed.
 
 A tick waits once for the disk. The time without this wait is measured apart. Between ticks a file of the same size is
 written and synced without a ledger, which shows how fast the disk is in this run.
+
+`--against DIR` times the code of another checkout, such as a worktree of an earlier commit, in turns with this one.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -26,7 +31,7 @@ from benchmarks.timing import keep, summarise
 from dpfuse.centre import Ticker
 from dpfuse.policy.exact import compute_inline
 from dpfuse.public import Published
-from tools.results import read_results, results_path
+from tools.results import ROOT, current_commit, read_results, results_path, write_results
 
 STREAMS, SENSORS, INTERVAL_S = 1000, 40, 0.2
 DELAY_S = 0.14
@@ -38,8 +43,22 @@ def main() -> None:
     """Measure and write results/fleet.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="how long, for each accounting")
-    seconds = parser.parse_args().seconds
+    parser.add_argument("--against", type=Path, metavar="DIR", help="compare with this checkout, and keep the rest")
+    parser.add_argument("--rounds", type=int, default=3, help="of --against: runs of each code, individual accounting")
+    parser.add_argument("--alone", action="store_true", help="for the processes of --against alone")
+    options = parser.parse_args()
+    seconds = options.seconds
+    if options.against is not None:
+        command = f"python -m benchmarks.fleet --against DIR --rounds {options.rounds} --seconds {seconds:g}"
+        found = compare(options.against.resolve(), options.rounds, seconds)
+        write_results(results_path("fleet"), found, command=command, seeds=(0,), packages=["apsw"], part="against")
+        print(json.dumps(found, indent=1))
+        return
     compute_inline()
+    if options.alone:
+        found = measure("individual", seconds, Progress(disable=True)) | {"code": dpfuse.__file__}
+        print(json.dumps(found))
+        return
     with Progress(auto_refresh=False) as progress:  # drawn between ticks, because a thread that draws would slow them
         results = {accounting: measure(accounting, seconds, progress) for accounting in ("individual", "total")}
     settings = {
@@ -55,6 +74,41 @@ def main() -> None:
     keep("fleet", results, command=command, packages=["apsw"])
 
 
+def compare(earlier: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """Runs of this code and of that checkout in turns, and the ratio of their ticks, by the median of the runs."""
+    codes = {"earlier": earlier, "this": ROOT}
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in codes}
+    for number in range(rounds):
+        for name, checkout in codes.items():
+            runs[name].append(run_alone(checkout, seconds))
+            print(f"round {number + 1}, {name}: {brief(runs[name][-1])}", file=sys.stderr)
+
+    def ratio(part: str) -> float:
+        this, before = (np.median([run["tick_ms"][part] for run in runs[name]]) for name in ("this", "earlier"))
+        return round(float(this / before), 3)
+
+    return {
+        "seconds": seconds,
+        "commit": current_commit(earlier),
+        "runs": {name: [brief(run) for run in own] for name, own in runs.items()},
+        "ratio_of_p99": ratio("p99"),
+        "ratio_of_medians": ratio("median"),
+        "load_average": round(os.getloadavg()[0], 1),
+    }
+
+
+def run_alone(checkout: Path, seconds: float) -> dict[str, Any]:
+    """What the load of this file measures of a checkout's code, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.fleet", "--alone", f"--seconds={seconds}"]
+    path = os.pathsep.join(map(str, (checkout / "src", ROOT)))
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    if not Path(found["code"]).is_relative_to(checkout):
+        raise SystemExit(f"--against must be a checkout of this repository; it has no package dpfuse: {checkout}")
+    return found
+
+
 def earlier_runs() -> list[dict[str, Any]]:
     """The last runs before this one, in brief: runs differ with what the disk does."""
     if not results_path("fleet").exists():
@@ -67,6 +121,7 @@ def brief(run: dict[str, Any]) -> dict[str, Any]:
     """Counts of missed and late ticks, and milliseconds."""
     counts = {name: run[name] for name in ("steps", "missed", "late")}
     return counts | {
+        "tick_median": run["tick_ms"]["median"],
         "tick_p99": run["tick_ms"]["p99"],
         "work_max": run["work_ms"]["max"],
         "sync_max": run["sync_ms"]["max"],

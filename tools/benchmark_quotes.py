@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import ceil
+from statistics import median
 from typing import Any
 
 from tools.markdown import make_table
@@ -55,7 +56,19 @@ def fleet() -> str:
         f"{settings['streams']:,} streams of {settings['sensors']} sensors at {1 / settings['interval_s']:.0f} Hz in "
         f"one process on {_cores('fleet')} cores, every release committed durably:\n\n"
         + make_table(["", *(f"{name} accounting" for name in columns)], rows)
+        + (f"\n{_against(found['against'])}" if "against" in found else "")
         + f"\n{_kept('make bench', 'fleet', 'durable')}"
+    )
+
+
+def _against(found: Any) -> str:
+    """How long a tick takes with this code and with that of an earlier commit, in turns."""
+    p99 = {name: median(run["tick_p99"] for run in runs) for name, runs in found["runs"].items()}
+    return (
+        f"With individual accounting, in turns with the code of {found['commit'][:7]}: 99th percentile of a tick "
+        f"{p99['this']:.0f} ms, and {p99['earlier']:.0f} ms with the earlier code, a ratio of "
+        f"{found['ratio_of_p99']:.2f}; ratio of the medians {found['ratio_of_medians']:.2f} "
+        f"(`python -m benchmarks.fleet --against DIR`).\n"
     )
 
 

@@ -102,12 +102,12 @@ def _on_one_line(found: re.Match[str]) -> str:
     return "[" + ", ".join(value.strip() for value in found[1].split(",\n")) + "]"
 
 
-def current_commit() -> str:
-    """The commit of the working tree; it ends in `-dirty` if files differ from it."""
-    if named := os.environ.get("DPFUSE_COMMIT"):
+def current_commit(checkout: Path = ROOT) -> str:
+    """The commit of the working tree, or of another checkout; it ends in `-dirty` if files differ from it."""
+    if checkout == ROOT and (named := os.environ.get("DPFUSE_COMMIT")):
         return named
     describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(describe, cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def hardware(devices: Sequence[str] | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dpfuse._arrays import Integers
+from dpfuse._arrays import Booleans, Integers
 
 ABSENT = -1
 """The row of a key that is not stored."""
@@ -67,16 +67,24 @@ class KeyedArrays:
 
     def find(self, first: Integers, second: Integers) -> Integers:
         """The row of each key, shape (n,); `ABSENT` for a key that is not stored."""
-        found = np.full(len(second), ABSENT)
-        pending, slot = np.arange(len(second)), self._first_slot(first, second)
+        slot = self._first_slot(first, second)
+        found = self._slots[slot]
+        further = self._is_other(found, first, second)
+        pending = np.flatnonzero(further)
         while len(pending):
+            first, second, slot = first[further], second[further], (slot[further] + 1) & (len(self._slots) - 1)
             row = self._slots[slot]
-            is_found = (self._keys[0][row] == first) & (self._keys[1][row] == second) & (row != ABSENT)
-            found[pending[is_found]] = row[is_found]
-            further = ~is_found & (row != ABSENT)  # an empty slot ends the search
-            pending, first, second = pending[further], first[further], second[further]
-            slot = (slot[further] + 1) & (len(self._slots) - 1)
+            found[pending] = row
+            further = self._is_other(row, first, second)
+            pending = pending[further]
         return found
+
+    def _is_other(self, row: Integers, first: Integers, second: Integers) -> Booleans:
+        """Whether the search goes on, as the row is that of another key; an empty slot ends it."""
+        is_other: Booleans = self._keys[1].take(row, mode="wrap") != second
+        is_other |= self._keys[0].take(row, mode="wrap") != first
+        is_other &= row != ABSENT
+        return is_other
 
     def add(self, first: Integers, second: Integers) -> Integers:
         """The rows of new keys, shape (n,). The keys must differ, and none may be stored."""

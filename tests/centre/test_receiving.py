@@ -174,6 +174,9 @@ def test_work_ahead_changes_no_result(design, open_centre, calls):
                 if len(senders) in calls:
                     centre.work_ahead()
                 published.append([public_part(one) for one in centre.tick()])
+                if calls:
+                    centre.maintain()
+                    assert centre._early.noise is not None  # drawn meanwhile
         left = centre._carry.accounts
         if isinstance(left, tuple):
             return steps, published, [own.spent for own in left]

@@ -309,10 +309,8 @@ class FusionCentre:
         self._step.estimate_many(carry, *self._to_block([]))
 
     def maintain(self) -> None:
-        """Checkpoint the ledger and make room for more sensors, between steps, so that the next steps are quick.
-
-        Now and then it also stores what g and E remember, so that a restart is quick.
-        """
+        """Between steps: checkpoint the ledger, make room for sensors, draw noise, and store what g and E remember."""
+        self._early.noise = self._early.noise or self._draw_noise()
         self._ledger.checkpoint()
         self._carry.grow()
         if self._carry.num_steps >= self._stored_step + num_steps_between_memories(len(self.streams)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +28,8 @@ NOT_COMMITTED = "the accounts do not add up to what was debited; put the right f
 
 def write_seal(connection: Connection, progress: LedgerCheck, accounts: tuple[bytes, bytes]) -> Seal:
     """Store the state of the streams, and seal it with accounts and slices, in the transaction that was begun."""
-    connection.executemany(_UPSERT, [(name, *dataclasses.astuple(one)) for name, one in progress.streams.items()])
+    states = ((one.num_rows, one.last_step, one.budget_left, one.last_hash) for one in progress.streams.values())
+    connection.executemany(_UPSERT, [(name, *state) for name, state in zip(progress.streams, states, strict=True)])
     number, nonce = progress.num_commits, make_nonce()
     state = _as_text(progress.streams, progress.charged_to_all)
     others = slices_digest(connection), last_digest(connection)

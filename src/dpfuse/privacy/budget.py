@@ -251,15 +251,19 @@ class IndividualFilter:
         rows = np.flatnonzero(costs)
         account, costs = self._open(sensors[rows]), costs[rows]
         spent = self._accounts["spent"]
-        number = np.arange(len(rows))
+        fits, later_rows = np.zeros(len(rows), bool), np.arange(len(rows))
         first = np.empty(len(spent), np.int64)
-        first[account[::-1]] = number[::-1]  # of several rows of one account the first stays, as it is written last
-        is_first = first[account] == number
-        # The first row of every account, all at once. A cost is below 2^63 and is compared before it is added.
-        fits = is_first & (costs <= self._limit - spent[account])
-        spent[account[fits]] += costs[fits]
-        # Then the further rows, one by one.
-        for later in np.flatnonzero(~is_first).tolist():
+        # The first row of every account, all at once, then the second ones, then the further rows, one by one.
+        for _ in range(2):
+            own = account[later_rows]
+            first[own[::-1]] = later_rows[::-1]  # of several rows of one account the first stays, as it is written last
+            is_first = first[own] == later_rows
+            # A cost is below 2^63 and is compared before it is added.
+            paid = later_rows[is_first & (costs[later_rows] <= self._limit - spent[own])]
+            spent[account[paid]] += costs[paid]
+            fits[paid] = True
+            later_rows = later_rows[~is_first]
+        for later in later_rows.tolist():
             cost = int(costs[later])
             if cost <= self._limit - int(spent[account[later]]):
                 spent[account[later]] += cost

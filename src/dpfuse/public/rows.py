@@ -72,19 +72,14 @@ class Row(NamedTuple):
         inputs: bytes | None = None,
     ) -> Row:
         """The row that follows the row with the hash `previous`."""
-        unchained = cls(stream, step, release, fusion_weight, cost, budget_left, design, period, inputs, b"")
-        return unchained._replace(hash=hashlib.sha256(previous + unchained.content).digest())
+        content = _content(stream, step, release, fusion_weight, cost, budget_left, design, period, inputs)
+        digest = hashlib.sha256(previous + content).digest()
+        return cls(stream, step, release, fusion_weight, cost, budget_left, design, period, inputs, digest)
 
     @property
     def content(self) -> bytes:
         """All fields but the hash, as hash and signature cover them."""
-        # A JSON list, written by hand: json.dumps takes three times as long, for every row of every step.
-        amounts = f"{self.fusion_weight},{_or_null(self.cost)},{_or_null(self.budget_left)}"
-        made_by = f',"{self.design}"' if self.design else ""
-        made_in = "" if self.period is None else f',{{"period":{self.period}}}'
-        read = "" if self.inputs is None else f',{{"inputs":"{self.inputs.hex()}"}}'
-        text = f'[{_quoted(self.stream)},{self.step},"{self.release.hex()}",{amounts}{made_by}{made_in}{read}]'
-        return text.encode()
+        return _content(*self[:-1])
 
     def to_release(self) -> Release:
         """The release, as estimators read it."""
@@ -122,6 +117,25 @@ class Published(NamedTuple):
     row: Row
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+
+def _content(
+    stream: str,
+    step: int,
+    release: bytes,
+    fusion_weight: int,
+    cost: int | None,
+    budget_left: int | None,
+    design: str,
+    period: int | None,
+    inputs: bytes | None,
+) -> bytes:
+    # A JSON list, written by hand: json.dumps takes three times as long, for every row of every step.
+    amounts = f"{fusion_weight},{_or_null(cost)},{_or_null(budget_left)}"
+    made_by = f',"{design}"' if design else ""
+    made_in = "" if period is None else f',{{"period":{period}}}'
+    read = "" if inputs is None else f',{{"inputs":"{inputs.hex()}"}}'
+    return f'[{_quoted(stream)},{step},"{release.hex()}",{amounts}{made_by}{made_in}{read}]'.encode()
 
 
 @functools.lru_cache(maxsize=2**16)
