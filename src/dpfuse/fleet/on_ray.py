@@ -136,8 +136,12 @@ class RayHolder:
     def _tell_awaited(self, spec: ShardSpec, node: str) -> None:
         if self._awaited != node:
             self._awaited = node
-            text = "a shard waits for node %s, which the cluster does not have; start Ray there again at this address"
-            _log.warning(text, node, extra=fields(shard=spec.name))
+            present = ", ".join(sorted(one["NodeManagerAddress"] for one in self._ray.nodes() if one["Alive"]))
+            text = (
+                "a shard waits for node %s, which the cluster does not have (it has %s); start Ray there again at this "
+            )
+            text += "address, or write the one under which the cluster has it into the map of the stopped fleet"
+            _log.warning(text, node, present or "none", extra=fields(shard=spec.name))
 
     def find_objection(self, spec: ShardSpec) -> str | None:
         """As `ShardHolder.find_objection`; a shard that is away cannot be asked, and has none."""
