@@ -138,6 +138,35 @@ def test_a_generation_goes_on_with_the_same_ledger_in_the_same_place_only(make_b
         bank.submit(Submission("a", 1, 5, []), 0)
 
 
+@pytest.mark.parametrize("is_answered", [False, True])
+def test_a_new_generation_begins_once_the_last_one_has_stopped_for_sure(make_bank, is_answered):
+    """Counted from its last answer, or from its registration if that is later."""
+    bank = make_bank(capacity=4, epoch_s=1000.0, patience=5)
+    register(bank)
+    now = bank.terms.epoch_at(bank.now())
+    bank.submit(Submission("a", 1, now - 50, [7]), 0)
+    assert bank.close_boundary(now - 50)
+    for ago in (6, 7, 8):
+        table, other = ("answers", "centres") if is_answered else ("centres", "answers")
+        bank._connection.execute(f"UPDATE {table} SET boundary = {now - ago}")
+        bank._connection.execute(f"UPDATE {other} SET boundary = {now - 40}")
+        if bank.terms.may_begin_anew(now, now - ago):
+            assert ago == 8 and register(bank, place="elsewhere") == 2
+        else:
+            with pytest.raises(BankBusy):
+                register(bank, place="elsewhere")
+
+
+def test_what_was_submitted_before_a_restore_is_not_counted(make_bank):
+    bank = make_bank(capacity=4)
+    register(bank)
+    boundary = first_boundary(bank)
+    bank.submit(Submission("a", 1, boundary, [7]), 0)
+    bank._connection.execute("UPDATE bank SET restored_at = %s", (boundary - 1,))
+    assert bank.close_boundary(boundary)
+    assert bank.loans("a", 1) == {} and bank.last_answer("a", 1) == NO_ANSWER
+
+
 def test_a_ledger_with_fewer_commits_than_it_had_is_another_generation(make_bank):
     bank = make_bank(capacity=4, epoch_s=0.05, patience=3)
     register(bank, num_commits=0)
