@@ -172,11 +172,12 @@ def test_a_bank_that_hangs_delays_no_step_and_stops_releases_after_its_patience(
             client.begin_step(step, before, 0.05)
             longest = max(longest, time.monotonic() - before)
             allowed.append(client.may_release)
+            # A call that waited for the bank would never return. The bounds are wide for a busy machine.
+            assert time.monotonic() - begin < 20 and longest < 2
             if not client.may_release:
                 break
             time.sleep(0.05)
-        # A call that waited for the bank would never return. The bounds are wide for a busy machine.
-        assert 0.6 <= time.monotonic() - begin < 20 and longest < 2
+        assert time.monotonic() - begin >= 0.6
     finally:
         server.resume()
     for step in itertools.count(len(allowed) + 1):
