@@ -22,7 +22,7 @@ _TOO_MUCH = 2**62
 _LOW_BITS = 2**31 - 1
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)  # to make a frozen one, for every stream of every step, takes six times as long
 class Entry:
     """One step of one stream, to be committed to a ledger: charged, and without noise. Private.
 
@@ -86,12 +86,12 @@ def make_rows(
     entries: Sequence[Entry], releases: Sequence[Release], progress: LedgerCheck, left: Mapping[str, int | None]
 ) -> list[Row]:
     """The rows of the entries with their releases; `left` is what each stream has left after them."""
-    rows = []
+    rows, design, period = [], progress.terms.design_id, progress.period
     for entry, release in zip(entries, releases, strict=True):
         stream, remaining = progress.streams[entry.stream], left[entry.stream]
         cost = None if stream.budget_left is None or remaining is None else stream.budget_left - remaining
         content = (entry.stream, int(entry.step), to_bytes(release), int(release.fusion_weight), cost, remaining)
-        rows.append(Row.after(stream.last_hash, *content, progress.terms.design_id, progress.period, entry.inputs))
+        rows.append(Row.after(stream.last_hash, *content, design, period, entry.inputs))
     return rows
 
 

@@ -348,10 +348,8 @@ class ExactStep:
     def _in_turns(self, query: Query, hidden: Floats32, block: Floats32) -> tuple[Floats32, Floats32]:
         """The private part over all rows, `num_rows` at a time, and at least once."""
         num_rows, size = len(block), self._num_rows
-        if padding := -num_rows % size or size * (num_rows == 0):
-            hidden, block = (np.concatenate([part, _zeros_like(part, padding)]) for part in (hidden, block))
-        spans = [slice(first, first + size) for first in range(0, len(block), size)]
-        turns = [self.private_part(query, hidden[span], block[span]) for span in spans]
+        spans = [slice(first, first + size) for first in range(0, max(1, num_rows), size)]
+        turns = [self.private_part(query, _padded(hidden[span], size), _padded(block[span], size)) for span in spans]
         own_hidden, proposed = zip(*turns, strict=True)
         return _join(own_hidden)[:num_rows], _join(proposed)[:num_rows]
 
@@ -364,8 +362,11 @@ def join_proposals(parts: Sequence[Proposal]) -> Proposal:
     return Proposal(*(np.concatenate(column)[order] for column in zip(*parts, strict=True)))
 
 
-def _zeros_like(part: Floats32, num_rows: int) -> Floats32:
-    return np.zeros((num_rows, part.shape[1]), np.float32)
+def _padded(part: Floats32, num_rows: int) -> Floats32:
+    """The part with so many rows, filled with zeros."""
+    if len(part) == num_rows:
+        return part
+    return np.concatenate([part, np.zeros((num_rows - len(part), part.shape[1]), np.float32)])
 
 
 def _join(parts: Sequence[jax.Array]) -> Floats32:

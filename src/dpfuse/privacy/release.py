@@ -80,7 +80,7 @@ class Charged:
         return self.exact_sum
 
 
-@dataclass(frozen=True)
+@dataclass  # to make a frozen one, for every stream of every step, takes four times as long
 class Release:
     """What may leave the centre.
 
