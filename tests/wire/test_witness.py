@@ -100,6 +100,23 @@ def test_a_full_disk_of_the_witness_asks_to_try_again_and_the_next_start_gives_i
             assert steps_in(path)[-2:] == [2, 3]
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_witness_that_is_removed_or_replaced_gets_no_release_and_nobody_else_does(tmp_path, is_replaced):
+    design, path = make_design("individual", horizon=None), tmp_path / "rows.jsonl"
+    rows = rows_of(tmp_path / "road.db", design, 3)
+    witness = WitnessFile(path)
+    witness.append(rows[:1])
+    path.rename(tmp_path / "rows.jsonl.1")  # as a program that rotates logs does
+    if is_replaced:
+        path.touch()
+    with pytest.raises(
+        LedgerUnavailable, match="cannot grow .* mount it again, then start again: it gets what it lacks"
+    ):
+        witness.append(rows[1:2])
+    assert steps_in(tmp_path / "rows.jsonl.1") == [1]
+    witness.close()
+
+
 def test_a_ledger_behind_the_tip_is_refused(tmp_path):
     design = make_ledger_design()
     with Ledger.create(tmp_path / "road.db", design, STREAMS) as ledger:

@@ -6,6 +6,7 @@ a backup (`dpfuse.ledger.restore`), since it holds every release that anybody ha
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Iterable
@@ -64,9 +65,11 @@ class WitnessFile:
         """Write the messages and sync them.
 
         Raises:
-            LedgerUnavailable: the disk is full or away; nobody may read the messages yet.
+            LedgerUnavailable: the disk is full or away, or the file was moved; nobody may read the messages yet.
         """
         try:
+            if not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
+                raise OSError(errno.ESTALE, "replaced")  # what is written would be lost with this process
             self._file.write(b"".join(message.content + b"\n" for message in messages))
             self._file.flush()
             os.fsync(self._file.fileno())
