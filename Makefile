@@ -65,7 +65,7 @@ help:
 	@echo "make known        train with the defaults on six systems with known answers; hours, or 8 minutes on a large GPU with JOBS=14"
 	@echo "make optimality   compare learned designs with the optimum of Theorem 1; 40 minutes"
 	@echo "make audit        attack the designs of the demo"
-	@echo "make live-design  train the design that make live runs; half an hour on 2 cores"
+	@echo "make live-design  train the design that make live runs; hours, or ten minutes on a large GPU"
 	@echo "make us101        the case study on US Highway 101, DATA=DIR; hours, or half an hour on a large GPU with JOBS=16"
 	@echo "make us101-guided its part on guided designs, DATA=DIR; two hours on 2 cores"
 	@echo "make us101-defaults the same recording with the default settings of training, DATA=DIR; many hours on 2 cores"

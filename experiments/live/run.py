@@ -42,10 +42,7 @@ def main() -> None:
     """Train what is missing, then test and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=TRAINED, help="train this one and write nothing else")
-    parser.add_argument("--updates", type=int, default=1500, help="gradient steps of each")
-    parser.add_argument("--window", type=int, default=600, help="steps of a training window")
-    parser.add_argument("--batch", type=int, default=64, help="windows in a gradient step")
-    parser.add_argument("--size", type=int, default=40, help="numbers that E remembers")
+    parser.add_argument("--updates", type=int, default=1200, help="gradient steps of each")
     parser.add_argument("--folder", type=Path, default=Path("out/live"), help="for the files of designs and recordings")
     parser.add_argument("--note", help="in what this run differs from the command")
     options = parser.parse_args()
@@ -56,8 +53,8 @@ def main() -> None:
     if options.only:
         return
     designs = {name: dpfuse.load(path_of(name, options.folder)) for name in TRAINED}
-    labelled = designs["design"].with_labels(["density [veh/km/lane]"], ["position [m]", "speed [m/s]"])
-    labelled.save(SHIPPED)
+    labels = ["density [veh/km/lane]"], ["position [m]", "speed [m/s]"], ["reporting_lanes [km]"]
+    designs["design"].with_labels(*labels).save(SHIPPED)
     results = {"guarantee": GUARANTEE.to_dict(), "fingerprint": designs["design"].fingerprint}
     results |= {"training": designs["design"].training, "tests": test_all(designs)}
     write_results(
@@ -84,10 +81,8 @@ def train(name: str, options: argparse.Namespace) -> None:
         training,
         validation,
         guarantee,
-        architecture=dpfuse.Architecture(estimator_size=options.size),
-        optimisation=dpfuse.Optimisation(
-            num_updates=options.updates, window=options.window, batch_size=options.batch, validation_windows=48
-        ),
+        architecture=dpfuse.Architecture(estimator_size=64),
+        optimisation=dpfuse.Optimisation(num_updates=options.updates, window=600, batch_size=48, validation_windows=48),
         progress=True,
         **kind,
     )

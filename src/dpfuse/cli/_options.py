@@ -32,6 +32,7 @@ SplitBy = Annotated[
 ]
 
 Share = Annotated[float, typer.Option(help="Share of the vehicles that report, in (0, 1].")]
+Lanes = Annotated[int, typer.Option(min=1, help="Lanes of the road: the true density is divided by them.")]
 SensorShare = Annotated[float, typer.Option("--share", help="Share of the sensors that report, in (0, 1].")]
 Traffic = Annotated[
     Path | None,

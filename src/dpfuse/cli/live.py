@@ -14,12 +14,13 @@ from typing import Annotated, Any
 import typer
 
 from dpfuse.cli._feed_summary import FeedSummary
-from dpfuse.cli._options import AsJson, Garbage, Loss, Share, Traffic
+from dpfuse.cli._options import AsJson, Garbage, Lanes, Loss, Share, Traffic
 from dpfuse.cli._processes import Processes, stopped_at_exit
 from dpfuse.errors import DpfuseError
 
 DESIGN = Path(__file__).parents[1] / "designs/freeway.dpfuse"
-_LABEL = "density [veh/km]"
+# The public input of that design: the lanes of the section in km, times the share of the vehicles that report.
+_INPUT = "reporting_lanes"
 
 
 def live(
@@ -31,6 +32,8 @@ def live(
     speed: Annotated[float, typer.Option(help="Seconds of traffic in a second.")] = 1.0,
     data: Traffic = None,
     share: Share = 0.3,
+    lanes: Lanes = 5,
+    section_m: Annotated[float, typer.Option(help="Length of the section in m.")] = 400.0,
     loss: Loss = 0.0,
     garbage: Garbage = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the traffic. The noise has no seed.")] = 0,
@@ -40,13 +43,16 @@ def live(
 
     Starts a centre with the stationary design that comes with dpfuse, its relay for
     readers, vehicles that report to it, and a remote estimator that reads its releases.
-    Prints the address of the page. At the end it stops all processes, verifies the
-    ledger and prints a summary.
+    Prints the address of the page, which shows the density for each lane. At the end it
+    stops all processes, verifies the ledger and prints a summary. Lanes and section are
+    by default those of the built-in freeway and of US-101.
 
     Example: dpfuse live
 
     Example: dpfuse live --speed 4 --seconds 150 --loss 0.1 --garbage 0.05
     """
+    from dpfuse import _check
+
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfuse-live-"))) if out is None else out
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -56,8 +62,10 @@ def live(
         feed = FeedSummary(prior=state_mean())
         with suppress(KeyboardInterrupt):
             traffic: dict[str, object] = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
-            traffic |= {} if data is None else {"--data": data}
-            url = _start_all(processes, port, speed, [str(part) for pair in traffic.items() for part in pair])
+            traffic |= {"--lanes": lanes} if data is None else {"--lanes": lanes, "--data": data}
+            to_replay = [str(part) for pair in traffic.items() for part in pair]
+            public = f"{_INPUT}={lanes * _check.is_positive('section_m', section_m) / 1000 * share}"
+            url = _start_all(processes, port, speed, public, to_replay)
             typer.echo(f"{url} shows it live; Ctrl-C stops it", err=as_json)
             threading.Thread(target=feed.follow, args=(url,), daemon=True).start()
             _wait(processes, feed, seconds)
@@ -71,7 +79,7 @@ def live(
             typer.echo(f"Ledger, estimates and logs are in {out}/", err=True)
 
 
-def _start_all(processes: Processes, port: int, speed: float, traffic: list[str]) -> str:
+def _start_all(processes: Processes, port: int, speed: float, public: str, traffic: list[str]) -> str:
     """Start centre, estimator and vehicles; the address for readers."""
     from dpfuse import _check
     from dpfuse.wire.key_file import KeyFile
@@ -81,7 +89,7 @@ def _start_all(processes: Processes, port: int, speed: float, traffic: list[str]
     KeyFile.create(keys)
     processes.start(
         "serve", "--design", str(DESIGN), "--ledger", ledger, "--new", "--keys", keys, "--port", "0",
-        "--reading-port", str(port), "--interval", str(interval_s), "--replay", "--label", _LABEL,
+        "--reading-port", str(port), "--interval", str(interval_s), "--replay", "--input", public,
     )  # fmt: skip
     for_sensors, for_readers = (line.split()[1] for line in processes.first_lines("serve", 2))
     processes.start("estimate", "--from", for_readers)
@@ -136,13 +144,13 @@ def _text(summary: dict[str, Any]) -> str:
     lines = [f"{summary['steps']:,} releases, {summary['skipped']:,} steps skipped."]
     if summary["rmse"] is not None:
         lines.append(
-            f"Root mean squared error {summary['rmse']:.1f} vehicles per km over {summary['steps_with_truth']:,} "
-            f"steps; without releases {summary['prior_rmse']:.1f}."
+            f"Root mean squared error {summary['rmse']:.1f} vehicles per km and lane over "
+            f"{summary['steps_with_truth']:,} steps; without releases {summary['prior_rmse']:.1f}."
         )
     if estimator["steps_compared"]:
         lines.append(
             f"The remote estimator agrees with the centre in {estimator['steps_compared']:,} steps, to "
-            f"{estimator['largest_difference']:.1g} vehicles per km."
+            f"{estimator['largest_difference']:.1g} vehicles per km and lane."
         )
     lines.append(
         f"The ledger is in order: {ledger['rows']:,} rows, no vehicle over its Rényi budget of {guarantee['budget']:g} "

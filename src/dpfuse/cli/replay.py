@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpfuse.cli._options import Certificates, Garbage, Loss, Share, Stream, Traffic
+from dpfuse.cli._options import Certificates, Garbage, Lanes, Loss, Share, Stream, Traffic
 
 if TYPE_CHECKING:
     from dpfuse.replay.player import Tally
@@ -24,6 +24,7 @@ def replay(
     data: Traffic = None,
     stream: Stream = "main",
     share: Share = 0.3,
+    lanes: Lanes = 1,
     speed: Annotated[
         float | None, typer.Option(help="Seconds of traffic in a second; by default one moment for each step.")
     ] = None,
@@ -60,8 +61,9 @@ def replay(
 
     The freeway has no end. A recording starts again when it is over, with new ids,
     as the old ids have spent their budgets. Its public inputs are sent with the key
-    of a publisher. A centre that runs with --replay also receives the true state. If
-    the centre restarts, the replay goes on.
+    of a publisher. A centre that runs with --replay also receives the true state; the
+    design freeway estimates it for each lane, so give it --lanes. If the centre
+    restarts, the replay goes on.
 
     Example: dpfuse replay --to http://127.0.0.1:8764 --keys centre.keys --loss 0.1
     """
@@ -77,7 +79,8 @@ def replay(
         typer.echo(f"\r{text}" if sys.stderr.isatty() else text, err=True)
 
     issuer = Keys.load(keys)
-    scenes = make_scenes(data, share, seed, int(time.time()) * 10**6 if ids_from is None else ids_from, tell)
+    first_id = int(time.time()) * 10**6 if ids_from is None else ids_from
+    scenes = make_scenes(data, share, seed, first_id, tell, lanes)
     transport = None if mqtt is None else OverMQTT(*parse_address("--mqtt", mqtt), stream, ca=ca)
     faults = Faults(loss=loss, delay_s=delay, duplicates=duplicates, garbage=garbage, seed=seed)
     with make_client(url, ca, cert) as client:

@@ -44,7 +44,12 @@ class SceneSequence(NamedTuple):
 
 
 def make_scenes(
-    data: Path | None, share: float, seed: int, first_id: int, tell: Callable[[str], object] = lambda _: None
+    data: Path | None,
+    share: float,
+    seed: int,
+    first_id: int,
+    tell: Callable[[str], object] = lambda _: None,
+    num_lanes: int = 1,
 ) -> SceneSequence:
     """Scenes without end, in which a share of the vehicles reports.
 
@@ -54,12 +59,16 @@ def make_scenes(
         seed: of the simulated traffic and of the choice of vehicles.
         first_id: is added to the ids of the vehicles.
         tell: is called with a message when a recording repeats.
+        num_lanes: the true state is divided by it, for a design that estimates the density of each lane.
     """
     _check.is_share("share", share)
+    _check.is_count("num_lanes", num_lanes)
     if data is None:
-        return SceneSequence(_freeway(share, seed, first_id), _FREEWAY_INTERVAL_S)
-    recording = Trajectories.load(data) if data.is_file() and data.suffix == ".dpfuse-data" else us101(data)
-    return SceneSequence(_recorded(recording, share, seed, first_id, tell), recording.interval_s)
+        scenes, interval_s = _freeway(share, seed, first_id), _FREEWAY_INTERVAL_S
+    else:
+        recording = Trajectories.load(data) if data.is_file() and data.suffix == ".dpfuse-data" else us101(data)
+        scenes, interval_s = _recorded(recording, share, seed, first_id, tell), recording.interval_s
+    return SceneSequence((scene._replace(state=scene.state / num_lanes) for scene in scenes), interval_s)
 
 
 def _freeway(share: float, seed: int, first_id: int) -> Iterator[Scene]:
