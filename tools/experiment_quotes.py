@@ -33,15 +33,16 @@ def live() -> str:
     for world, designs in found["tests"].items():
         own = designs["design"]
         errors = [f"{designs[name]['mse']:.1f}" if name in designs else "" for name in ("floor", "sumo")]
-        error = with_interval(own["mse"], own["ci95"], ".1f")
+        # One recording has no interval.
+        error = with_interval(own["mse"], own["ci95"], ".1f") if own["ci95"] else f"{own['mse']:.1f}"
         rows.append([world, error, f"{100 * own['coverage']:.0f}%", *errors, f"{own['prior_mse']:.0f}"])
     header = ["test", "squared error (95%)", "band right", "no noise", "trained there", "no releases"]
     spent = max(designs["design"]["budget_spent_max"] for designs in found["tests"].values())
     return (
         make_table(header, rows)
         + "\n*Squared errors in (veh/km/lane)^2 over windows of ten minutes that were not used in training. The error "
-        + f"without releases is that of the mean density of all training roads. No vehicle spent more than {spent:.4f} of "
-        + f"{found['guarantee']['budget']:g}. `make live-design`, kept in `experiments/live/results.json`.*\n"
+        + "without releases is that of the mean density of all training roads. No vehicle spent more than "
+        + f"{spent:.4f} of {found['guarantee']['budget']:g}. `make live-design`, kept in `experiments/live/results.json`.*\n"
     )
 
 

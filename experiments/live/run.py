@@ -135,7 +135,7 @@ def test_all(designs: dict[str, Design]) -> dict[str, Any]:
         "roads of every kind": lambda: roads.simulate(12, 2, 600.0, TEST_SEED),
         "the usual freeway": usual_freeway,
         "the usual freeway, share not known": lambda: usual_freeway(None),
-        "the road of SUMO": lambda: sumo_traffic(3, 1800.0, TEST_SEED),
+        "the road of SUMO": lambda: sumo_traffic(8, 600.0, TEST_SEED),
     }
     if os.environ.get("DPFUSE_DATA"):
         worlds["US-101"] = on_us101
