@@ -42,7 +42,8 @@ def live() -> str:
         make_table(header, rows)
         + "\n*Squared errors in (veh/km/lane)^2 over windows of ten minutes that were not used in training. The error "
         + "without releases is that of the mean density of all training roads. No vehicle spent more than "
-        + f"{spent:.4f} of {found['guarantee']['budget']:g}. `make live-design`, kept in `experiments/live/results.json`.*\n"
+        + f"{spent:.4f} of {found['guarantee']['budget']:g}. "
+        + "`make live-design`, kept in `experiments/live/results.json`.*\n"
     )
 
 
