@@ -23,9 +23,10 @@ from dpfuse.public import connections
 from dpfuse.public.answers import too_busy
 from dpfuse.public.connections import ByAddress, ByIdentity, ConnectionLimits, limited_protocol
 from dpfuse.wire.http import make_intake_app
+from dpfuse.wire.intake import Holder, Intake
 from dpfuse.wire.key_file import KeyFile
 from dpfuse.wire.keys import Keys
-from support.wire import NDJSON, PATIENCE_S, lines_of, rig, serving
+from support.wire import NDJSON, PATIENCE_S, SECRET, Recorder, lines_of, rig, serving
 
 LIMITS = ConnectionLimits(num_served=30, num_accepted=40)  # of readers
 INTAKE = ConnectionLimits(num_served=30, num_accepted=320)
@@ -326,6 +327,20 @@ class TestHeldConnections:
         admission.answered(one)
         admission.leave(one), admission.leave(full)
         assert admission._counts == {} and len(admission._strangers) == 0
+
+    def test_a_publisher_takes_no_place_of_the_sensor_with_its_number(self):
+        admission, made = ByIdentity(INTAKE, per_sensor=1), [Stub() for _ in range(3)]
+        keys, ticker = Keys.from_secret(SECRET), SimpleNamespace(clock=lambda: {"step": 1})
+        intake = Intake(Recorder(), keys)
+        for one in made:
+            admission.enter(one)
+        inputs, report = (
+            json.dumps(key.sign("main", 1, [0.5])).encode() for key in (keys.issue_publisher(7), keys.issue(7))
+        )
+        intake.accept_inputs([inputs], Holder(admission, made[0], ticker))
+        for one in made[1:]:
+            intake.accept([report], holder=Holder(admission, one, ticker))
+        assert list(admission._holds) == made[:2]
 
     def test_strangers_close_the_oldest_stranger_of_their_address_and_nobody_else(self):
         admission = ByIdentity(INTAKE)
