@@ -141,6 +141,9 @@ def test_hostile_files_are_refused_before_memory_is_taken(folder):
         assert taken_kb < _ALLOWED_KB, name
 
 
+LONG_HEADER = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }" + b" " * 10_000 + b"\n"
+
+
 @pytest.mark.parametrize(
     ("entries", "message"),
     [
@@ -153,6 +156,7 @@ def test_hostile_files_are_refused_before_memory_is_taken(folder):
         ([("metadata.json", b"{}"), ("a.npy", header_of((-1,)))], "a shape of whole numbers"),
         ([("metadata.json", b"{}"), ("a.npy", header_with(b"{'descr': ("))], "must be of numbers"),
         ([("metadata.json", b"{}"), ("a.npy", header_with(b"{'descr': __import__('os')}"))], "must be of numbers"),
+        ([("metadata.json", b"{}"), ("a.npy", header_with(LONG_HEADER) + bytes(8))], "must be of numbers"),
         ([("metadata.json", b"{}"), ("a.npy", header_of((1,) * 33))], "at most 32 axes"),
         ([("metadata.json", b"{}"), ("a.npy", b"\x93NUMPY\x02\x00" + bytes(64))], "version 1.0"),
         ([("metadata.json", b"{}"), ("a.npy", as_npy([1.0]) + b"\0")], "the size that its header states"),

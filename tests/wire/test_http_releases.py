@@ -198,6 +198,9 @@ class TestEvents:
             with following(address), following(address):
                 answer = get(f"{address}/v1/streams/main/releases/events")
                 assert (answer.status_code, answer.json()["error"]["code"]) == (429, "too_many_subscribers")
+                for other in ("streams/main/feed", "relay/events"):  # which have places of their own
+                    with httpx.stream("GET", f"{address}/v1/{other}", trust_env=False, timeout=PATIENCE_S) as answer:
+                        assert answer.status_code == 200
             wait_for(lambda: is_admitted(address))
 
     @pytest.mark.parametrize("path", ["streams/main/releases/events", "streams/main/feed", "relay/events"])
