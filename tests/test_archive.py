@@ -151,6 +151,8 @@ LONG_HEADER = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }" + b" 
         ([("metadata.json", b"{}"), ("a\x1b[2J.npy", as_npy([1.0]))], "names that end in .npy"),
         ([("metadata.json", b"{}"), ("code.py", b"1")], "names that end in .npy"),
         ([("a.npy", as_npy([1.0]))], "must be metadata.json and"),
+        ([("metadata.json", b" " * 2**22 + b"{}")], "its metadata must have at most"),
+        ([(f"{number}.npy", b"") for number in range(10_001)], "at most 10000 entries"),
         ([("metadata.json", b"{}"), ("a.npy", as_npy(["text"]))], "must be of numbers"),
         ([("metadata.json", b"{}"), ("a.npy", as_npy(np.zeros(2, "f4,f4")))], "must be of numbers"),
         ([("metadata.json", b"{}"), ("a.npy", header_of((-1,)))], "a shape of whole numbers"),
