@@ -187,10 +187,13 @@ def shared() -> str:
     rows = [
         ["a tick, median [ms]", *(f"{found['ms'][kind]['median']:.0f}" for kind in kinds)],
         ["a tick, 99th percentile [ms]", *(f"{found['ms'][kind]['p99']:.0f}" for kind in kinds)],
+        ["its processor time, median [ms]", *(f"{found['processor_ms'][kind]['median']:.0f}" for kind in kinds)],
         ["ticks during a call to the bank, median [ms]"]
         + [f"{found['ms_during_calls'][kind]['median']:.0f}" for kind in kinds],
         ["steps skipped"]
         + [f"{found['skipped'][kind]} of {found['skipped'][kind] + found['ms'][kind]['repeats']:,}" for kind in kinds],
+        ["smallest share of the sensors of a centre that paid in a round"]
+        + [f"{found['share_of_sensors_that_paid'][kind]:.0%}" for kind in kinds],
         ["ticks that waited for the bank", *(f"{found['calls_in_ticks'][kind]}" for kind in kinds)],
     ]
     return (
