@@ -50,6 +50,14 @@ def test_show_prints_guarantee_progress_and_spending(closed_ledger):
     assert ("pays for each of them" in text) == is_total and ("are private" in text) != is_total
 
 
+def test_show_names_streams_that_are_retired(closed_ledger):
+    path, _ = closed_ledger
+    assert invoke("upgrade", path, "--retire-stream", "south").exit_code == 0
+    streams = json.loads(invoke("show", path, "--json").output)["streams"]
+    assert {name: one["is_retired"] for name, one in streams.items()} == {"north": False, "south": True}
+    assert "south (retired)" in invoke("show", path).output and "north (retired)" not in invoke("show", path).output
+
+
 def test_show_rows_prints_the_public_rows(closed_ledger):
     path, _ = closed_ledger
     lines = invoke("show", path, "--rows", "--stream", "south", "--start", 2).output.splitlines()

@@ -236,7 +236,8 @@ def _answer(file: str, checked: LedgerCheck) -> dict[str, Any]:
     guarantee = checked.terms.guarantee
     streams: dict[str, dict[str, float]] = {}
     for name, stream in checked.streams.items():
-        streams[name] = {"releases": stream.num_rows, "last_step": stream.last_step}
+        is_retired = name not in checked.terms.streams
+        streams[name] = {"releases": stream.num_rows, "last_step": stream.last_step, "is_retired": is_retired}
         if stream.budget_left is not None:
             spent = checked.terms.mechanism.budget - stream.budget_left
             streams[name] |= {
@@ -274,7 +275,7 @@ def _show(answer: dict[str, Any]) -> None:
     for name, stream in streams.items():
         budget = (f"{stream['spent']:.4g}", f"{stream['budget_left']:.4g}") if is_total else ()
         steps = f"{stream['last_step']:,}" + (f" of {horizon:,}" if horizon else "")
-        table.add_row(name, f"{stream['releases']:,}", steps, *budget)
+        table.add_row(f"{name} (retired)" if stream["is_retired"] else name, f"{stream['releases']:,}", steps, *budget)
     console.print(table)
     if not is_total:
         console.print(_PRIVATE)
