@@ -103,11 +103,19 @@ def _on_one_line(found: re.Match[str]) -> str:
 
 
 def current_commit(checkout: Path = ROOT) -> str:
-    """The commit of the working tree, or of another checkout; it ends in `-dirty` if files differ from it."""
+    """The commit of the working tree, or of another checkout.
+
+    It ends in `-dirty` if files differ from it, other than results files, which a long run writes again and again.
+    """
     if checkout == ROOT and (named := os.environ.get("DPFUSE_COMMIT")):
         return named
-    describe = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    return subprocess.run(describe, cwd=checkout, capture_output=True, text=True, check=True).stdout.strip()
+
+    def ask_git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=checkout, capture_output=True, text=True, check=True).stdout
+
+    but_results = [":(exclude)benchmarks/results", ":(exclude)experiments/*/results.json"]
+    changed = ask_git("diff", "--name-only", "HEAD", "--", ".", *but_results)
+    return ask_git("rev-parse", "HEAD").strip() + ("-dirty" if changed.strip() else "")
 
 
 def hardware(devices: Sequence[str] | None = None) -> dict[str, Any]:

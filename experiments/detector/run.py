@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=os.environ.get("DPFUSE_DATA"), help="folder of the NGSIM files")
     parser.add_argument("--folder", type=Path, default=Path("out/detector"), help="for the files of the designs")
-    parser.add_argument("--budgets", type=float, nargs="+", default=jobs.HEADLINE)
+    parser.add_argument("--budgets", type=float, nargs="+", default=jobs.BUDGETS)
     parser.add_argument("--updates", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=results_path("detector"))

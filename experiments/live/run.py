@@ -22,7 +22,7 @@ from dpfuse import Design, Trajectories
 from dpfuse.data import us101
 from dpfuse.systems import freeway, sumo
 from experiments.live import roads
-from tools.results import results_path, write_results
+from tools.results import describe_machine, results_path, write_results
 
 SHIPPED = Path(dpfuse.__file__).parent / "designs/freeway.dpfuse"
 # The demo's budget.
@@ -47,6 +47,7 @@ def main() -> None:
     parser.add_argument("--note", help="in what this run differs from the command")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
+    machine = describe_machine()
     for name in [options.only] if options.only else TRAINED:
         if not path_of(name, options.folder).exists():
             train(name, options)
@@ -62,6 +63,7 @@ def main() -> None:
         results,
         command="make live-design",
         seeds=[0, TRAINING_SEED, VALIDATION_SEED, TEST_SEED],
+        machine=machine,
         note=options.note,
     )
     print(json.dumps(results["tests"], indent=1))

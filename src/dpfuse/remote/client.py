@@ -69,6 +69,8 @@ def connection_errors() -> tuple[type[Exception], ...]:
 
 def reason_of(error: BaseException) -> str:
     """Why a centre cannot be reached, in words; a certificate that is not trusted comes with its remedy."""
+    import httpx
+
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ssl.SSLCertVerificationError):
