@@ -127,6 +127,13 @@ def test_a_folder_that_holds_a_ledger_is_refused(tmp_path):
     assert (tmp_path / "ledger.db").read_bytes() == b""
 
 
+@pytest.mark.parametrize("road", [("--lanes", "3"), ("--section-m", "200")])
+def test_the_lanes_of_the_built_in_freeway_cannot_be_changed(tmp_path, road):
+    result = CliRunner().invoke(app, ["live", "--out", str(tmp_path / "live"), *road], env={"COLUMNS": "200"})
+    assert result.exit_code == 2 and "need --data: the built-in freeway has 5 lanes and 400 m" in result.output
+    assert not (tmp_path / "live").exists()
+
+
 @pytest.mark.slow
 def test_a_port_in_use_is_reported_and_no_process_is_left(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -31,6 +31,13 @@ def test_a_vehicle_of_the_freeway_reports_always_or_never():
     assert 0.15 < np.mean(shares) < 0.45
 
 
+def test_the_true_state_is_divided_by_the_number_of_lanes():
+    (whole, _), (by_lane, _) = (make_scenes(None, 0.3, 0, first_id=0, num_lanes=lanes) for lanes in (1, 5))
+    one, other = next(whole), next(by_lane)
+    assert other.state[0] == one.state[0] / 5 > 0
+    assert np.array_equal(other.measurements, one.measurements)
+
+
 def test_a_recording_starts_again_with_new_ids_and_says_so(tmp_path):
     sensors, present = np.array([[[3, 4], [3, 4], [9, 4]]]), np.array([[[1, 1], [1, 0], [1, 1]]], bool)
     values = np.arange(12.0).reshape(1, 3, 2, 2)

@@ -83,4 +83,4 @@ class FeedSummary:
         mean, std, truth = self.last["mean"][0], self.last["std"][0], self.last.get("truth")
         true = f", true value {truth[0]:.0f}" if truth else ""
         error = "" if self.rmse is None else f"; error so far {self.rmse:.1f}"
-        return f"step {self.last_step:,}: {mean:.0f} ± {std:.0f} vehicles per km{true}{error}"
+        return f"step {self.last_step:,}: {mean:.0f} ± {std:.0f} vehicles per km and lane{true}{error}"

@@ -14,13 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from dpfuse.cli._feed_summary import FeedSummary
-from dpfuse.cli._options import AsJson, Garbage, Lanes, Loss, Share, Traffic
+from dpfuse.cli._options import AsJson, Garbage, Loss, Share, Traffic
 from dpfuse.cli._processes import Processes, stopped_at_exit
 from dpfuse.errors import DpfuseError
 
 DESIGN = Path(__file__).parents[1] / "designs/freeway.dpfuse"
 # The public input of that design: the lanes of the section in km, times the share of the vehicles that report.
 _INPUT = "reporting_lanes"
+# Of the built-in freeway, and of US-101.
+_LANES, _SECTION_M = 5, 400.0
 
 
 def live(
@@ -32,8 +34,12 @@ def live(
     speed: Annotated[float, typer.Option(help="Seconds of traffic in a second.")] = 1.0,
     data: Traffic = None,
     share: Share = 0.3,
-    lanes: Lanes = 5,
-    section_m: Annotated[float, typer.Option(help="Length of the section in m.")] = 400.0,
+    lanes: Annotated[
+        int | None, typer.Option(min=1, help="With --data, the lanes of its road.", show_default=str(_LANES))
+    ] = None,
+    section_m: Annotated[
+        float | None, typer.Option(help="With --data, the length of its section in m.", show_default=f"{_SECTION_M:g}")
+    ] = None,
     loss: Loss = 0.0,
     garbage: Garbage = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the traffic. The noise has no seed.")] = 0,
@@ -44,8 +50,8 @@ def live(
     Starts a centre with the stationary design that comes with dpfuse, its relay for
     readers, vehicles that report to it, and a remote estimator that reads its releases.
     Prints the address of the page, which shows the density for each lane. At the end it
-    stops all processes, verifies the ledger and prints a summary. Lanes and section are
-    by default those of the built-in freeway and of US-101.
+    stops all processes, verifies the ledger and prints a summary. A recording of another
+    road than US-101 needs --lanes and --section-m.
 
     Example: dpfuse live
 
@@ -53,6 +59,12 @@ def live(
     """
     from dpfuse import _check
 
+    if data is None and (lanes is not None or section_m is not None):
+        raise typer.BadParameter(
+            f"--lanes and --section-m need --data: the built-in freeway has {_LANES} lanes and {_SECTION_M:g} m"
+        )
+    num_lanes = _LANES if lanes is None else lanes
+    lanes_km = num_lanes * _check.is_positive("section_m", _SECTION_M if section_m is None else section_m) / 1000
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dpfuse-live-"))) if out is None else out
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -62,10 +74,9 @@ def live(
         feed = FeedSummary(prior=state_mean())
         with suppress(KeyboardInterrupt):
             traffic: dict[str, object] = {"--share": share, "--seed": seed, "--loss": loss, "--garbage": garbage}
-            traffic |= {"--lanes": lanes} if data is None else {"--lanes": lanes, "--data": data}
+            traffic |= {"--lanes": num_lanes} if data is None else {"--lanes": num_lanes, "--data": data}
             to_replay = [str(part) for pair in traffic.items() for part in pair]
-            public = f"{_INPUT}={lanes * _check.is_positive('section_m', section_m) / 1000 * share}"
-            url = _start_all(processes, port, speed, public, to_replay)
+            url = _start_all(processes, port, speed, f"{_INPUT}={lanes_km * share}", to_replay)
             typer.echo(f"{url} shows it live; Ctrl-C stops it", err=as_json)
             threading.Thread(target=feed.follow, args=(url,), daemon=True).start()
             _wait(processes, feed, seconds)
