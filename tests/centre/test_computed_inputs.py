@@ -47,6 +47,18 @@ def test_a_number_beyond_float32_is_the_largest_one_and_not_missing(design):
     assert computed.at(0.0)[:2].tolist() == [np.finfo(np.float32).max, np.finfo(np.float32).min]
 
 
+def test_what_has_no_source_or_is_out_of_the_range_of_training_is_told():
+    one = make_design(num_public=3, public_range=(-1.0, 1.5)).with_labels(public=["rain [mm]", "count", "day-sine"])
+    computed = ComputedInputs(one, {"rain": 50, "day-sine": "day-sine"})
+    assert computed.warnings() == [
+        "input rain = 50 is outside what the design was trained on, -1 to 1.5; it counts as 1.5",
+        "count: no --input; it counts as not known until a publisher sends it",
+    ]
+    assert not ComputedInputs(one, {"rain": -1, "count": 1.5, "3": 0}).warnings()
+    unnamed = ComputedInputs(make_design(num_public=1), {})
+    assert unnamed.warnings() == ["public input 1: no --input; it counts as not known until a publisher sends it"]
+
+
 @pytest.mark.parametrize(
     ("sources", "message"),
     [

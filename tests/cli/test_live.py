@@ -226,7 +226,7 @@ def test_estimator_and_vehicles_go_on_after_the_centre_was_killed(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
         ports = ("--port", str(one.getsockname()[1]), "--reading-port", str(other.getsockname()[1]))
     places = ("--keys", str(tmp_path / "centre.keys"), "--ledger", str(tmp_path / "ledger.db"))
-    centre = ("serve", "--design", str(DESIGN), *places, *ports, "--replay")
+    centre = ("serve", "--design", str(DESIGN), *places, *ports, "--replay", "--input", "reporting_lanes=0.6")
 
     def num_estimates():
         return (tmp_path / "estimate.out").read_text().count("\n")

@@ -33,6 +33,7 @@ class ComputedInputs:
         num_public = design.structure.num_public
         self._utc_offset_s, self._constants = utc_offset_s, np.full(num_public, np.nan, np.float32)
         self._columns: dict[int, int] = {}
+        self._design = design
         self.places: dict[int, str] = {}
         """The input that each source is for, by its place from 0."""
         for name, source in sources.items():
@@ -52,6 +53,30 @@ class ComputedInputs:
             columns = clock_inputs(moment_s + self._utc_offset_s, 1, 1.0)[0, 0]
             values[list(self._columns)] = columns[list(self._columns.values())]
         return values
+
+    def warnings(self) -> list[str]:
+        """A sentence for each input that has no source, or a constant that the design was not trained on."""
+        constants = self._design.policy.constants
+        lows, highs = np.asarray(constants.public_low), np.asarray(constants.public_high)
+        found = []
+        for place in range(self._design.structure.num_public):
+            name, value = self.places.get(place), float(self._constants[place])
+            if name is None:
+                name = _name(self._design, place)
+                found.append(f"{name}: no --input; it counts as not known until a publisher sends it")
+                continue
+            low, high = float(lows[place]), float(highs[place])
+            if not (math.isnan(value) or low <= value <= high):
+                found.append(
+                    f"input {name} = {value:g} is outside what the design was trained on, {low:.3g} to {high:.3g}; "
+                    f"it counts as {max(low, min(value, high)):.3g}"
+                )
+        return found
+
+
+def _name(design: Design, place: int) -> str:
+    labels = design.labels.get("public", ())
+    return split_label(labels[place])[0] if labels else f"public input {place + 1}"
 
 
 def find_input(design: Design, name: str) -> int:

@@ -231,10 +231,8 @@ def run_centre(
 def _log_what_counts(design: Design, computed: ComputedInputs) -> None:
     if not design.structure.partial_reports:
         _log.info("a report that lacks a channel counts as absent: the design was trained on complete reports")
-    if published := [str(place + 1) for place in range(design.structure.num_public) if place not in computed.places]:
-        _log.info(
-            "these public inputs come from publishers, see dpfuse keys issue", extra=fields(inputs=",".join(published))
-        )
+    for sentence in computed.warnings():
+        _log.warning(sentence)
 
 
 def _open_accounts(
