@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tools.markdown import make_table, with_interval
-from tools.results import read_results
+from tools.results import read_results, read_runs
 
 MECHANISMS = ("local", "output", "input", "matrix", "two-stage", "classical", "adaptive", "individual")
 SPENDING = {"constant": "even", "schedule": "schedule", "adaptive": "closed loop"}
@@ -28,21 +28,21 @@ def demo() -> str:
 
 def live() -> str:
     """The design that comes with dpfuse."""
-    found = read_results("live")
+    found, note = read_results("live"), read_runs("live")[0]["note"]
     rows = []
     for world, designs in found["tests"].items():
         own = designs["design"]
         errors = [f"{designs[name]['mse']:.1f}" if name in designs else "" for name in ("floor", "sumo")]
         # One recording has no interval.
         error = with_interval(own["mse"], own["ci95"], ".1f") if own["ci95"] else f"{own['mse']:.1f}"
-        rows.append([world, error, f"{100 * own['coverage']:.0f}%", *errors, f"{own['prior_mse']:.0f}"])
-    header = ["test", "squared error (95%)", "band right", "no noise", "trained there", "no releases"]
+        rows.append([world, error, f"{100 * own['coverage']:.1f}%", *errors, f"{own['prior_mse']:.0f}"])
+    header = ["test", "squared error (95%)", "95% band right", "no noise", "trained there", "no releases"]
     spent = max(designs["design"]["budget_spent_max"] for designs in found["tests"].values())
     return (
         make_table(header, rows)
         + "\n*Squared errors in (veh/km/lane)^2 over windows of ten minutes that were not used in training. The error "
         + "without releases is that of the mean density of all training roads. No vehicle spent more than "
-        + f"{spent:.4f} of {found['guarantee']['budget']:g}. "
+        + f"{spent:.4f} of {found['guarantee']['budget']:g}. {f'Note: {note}. ' if note else ''}"
         + "`make live-design`, kept in `experiments/live/results.json`.*\n"
     )
 
