@@ -80,7 +80,7 @@ class KeyedArrays:
         return found
 
     def _is_other(self, row: Integers, first: Integers, second: Integers) -> Booleans:
-        """Whether the search goes on, as the row is that of another key; an empty slot ends it."""
+        """Whether the slot holds the row of another key."""
         is_other: Booleans = self._keys[1].take(row, mode="wrap") != second
         is_other |= self._keys[0].take(row, mode="wrap") != first
         is_other &= row != ABSENT

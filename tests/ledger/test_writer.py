@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import traceback
@@ -18,7 +19,7 @@ from typer.testing import CliRunner
 
 from dpfuse import Entry, Ledger, cli
 from dpfuse.errors import LedgerRefused, MissingExtra
-from dpfuse.ledger import public_rows, verify
+from dpfuse.ledger import public_rows, verify, writer
 from dpfuse.policy import ExactStep
 from support.designs import make_design
 from support.ledger_contract import STREAMS, LedgerContract, charge, entry, make_ledger_design
@@ -101,7 +102,7 @@ class TestWriters:
             with pytest.raises(LedgerRefused, match="was written to by another program"):
                 ledger.commit([entry(ledger, 5)])
 
-    @pytest.mark.parametrize("name", ["ledger.db", "ledger.db.head"])
+    @pytest.mark.parametrize("name", ["ledger.db", "ledger.db-wal", "ledger.db.head"])
     @pytest.mark.parametrize("is_replaced", [False, True])
     def test_a_file_that_is_removed_or_replaced_stops_the_ledger(self, closed_ledger, name, is_replaced):
         path, design = closed_ledger
@@ -117,6 +118,23 @@ class TestWriters:
                 ledger.commit([entry(ledger, 6)])
             with pytest.raises(LedgerRefused, match="is closed; open it again"):
                 ledger.commit([])
+
+    @pytest.mark.parametrize("moment", ["check", "bring_up_to_date"])
+    def test_a_folder_that_is_replaced_while_the_ledger_is_opened_is_refused(self, closed_ledger, monkeypatch, moment):
+        path, design = closed_ledger
+        original = getattr(writer, moment)
+
+        def replace_folder(*arguments, **options):
+            moved = path.parent.rename(path.parent.with_name(f"{path.parent.name}-moved-{moment}"))
+            shutil.copytree(moved, path.parent)
+            return original(*arguments, **options)
+
+        monkeypatch.setattr(writer, moment, replace_folder)
+        with pytest.raises(LedgerRefused, match="was removed or replaced while it was open"):
+            Ledger.open(path, design)
+        monkeypatch.undo()
+        with Ledger.open(path, design) as ledger:
+            ledger.commit([entry(ledger, 5)])
 
     def test_a_forked_child_is_refused(self, closed_ledger, monkeypatch):
         path, design = closed_ledger

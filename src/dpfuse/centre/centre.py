@@ -309,8 +309,9 @@ class FusionCentre:
         self._step.estimate_many(carry, *self._to_block([]))
 
     def maintain(self) -> None:
-        """Between steps: checkpoint the ledger, make room for sensors, draw noise, and store what g and E remember."""
-        self._early.noise = self._early.noise or self._draw_noise()
+        """Between steps: begin to draw noise, checkpoint the ledger, and store what g and E remember."""
+        if not self.is_over:
+            self._early.noise = self._early.noise or self._draw_noise()
         self._ledger.checkpoint()
         self._carry.grow()
         if self._carry.num_steps >= self._stored_step + num_steps_between_memories(len(self.streams)):

@@ -77,7 +77,8 @@ def restore(
         path: of the ledger to make; refused if it is there.
         witness: the release messages that were kept elsewhere, see `read_witness`.
         public_key: of the centre, 64 hex digits; needed with a witness.
-        last_step: without a witness, the last step that anybody may have; at least one after the backup's is left out.
+        last_step: without a witness, the last step that anybody may have; if the backup has it, too, one step after the
+            backup's last is skipped.
         now_s: the moment of the restore in seconds since 1970, which decides the period; by default now.
 
     Returns:
@@ -99,7 +100,7 @@ def restore(
         _write_head(part)
         with Ledger.open_for_events(part) as ledger:
             if last_step is not None:
-                # A gap shows readers that the hashes begin anew; without it they would take the next row for a fraud.
+                # A gap shows readers that the hashes begin anew; without it they would refuse the next row as forged.
                 last_step = max(last_step, ledger.newest_step + 1)
             rows = [] if witness is None else _read_lost(part, Path(witness), ledger.found, public_key)
             known = [ledger.period, *(together[0].period for together in rows)]

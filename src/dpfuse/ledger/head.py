@@ -82,6 +82,12 @@ class HeadFile:
                 f"{path.with_suffix('')} has a writer already, in this process or another; stop that one first"
             ) from None
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """Device and number of the file that was opened, whatever is at its path now."""
+        found = os.fstat(self._file)
+        return found.st_dev, found.st_ino
+
     def write(self, head: Head, *, sync: bool = False) -> None:
         """Overwrite the line, in one call."""
         os.pwrite(self._file, head.to_line(), 0)

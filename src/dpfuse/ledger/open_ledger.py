@@ -17,6 +17,19 @@ if TYPE_CHECKING:
     from apsw import Connection
 
 
+Place = tuple[tuple[int, int], ...]
+"""Device and number of files, which tell whether a path still leads to the same ones."""
+
+
+def look_at_files(path: Path, head: HeadFile) -> Place:
+    """Where the database is now, and where the head file is that was opened: to be called before the database is."""
+    return *_look_at(path), head.place
+
+
+def _look_at(*paths: Path) -> Place:
+    return tuple((found.st_dev, found.st_ino) for found in map(os.stat, paths))
+
+
 class OpenLedger:
     """Database and head file of a ledger, which the process that opened them may write to until an error closes them.
 
@@ -25,13 +38,18 @@ class OpenLedger:
         terms: what the ledger was for when it was opened.
     """
 
-    def __init__(self, path: Path, head: HeadFile, connection: Connection, found: LedgerCheck) -> None:
+    def __init__(self, path: Path, head: HeadFile, connection: Connection, place: Place, found: LedgerCheck) -> None:
         self.path, self.terms = path, found.terms
         self._head, self._connection = head, connection
         self._progress = found  # kept up to date with every commit
         self._process = os.getpid()
         self._is_open = True
-        self._place = self._look_at_place()
+        self._place = place
+        self._log = path.with_name(path.name + "-wal")  # there from the first read until the connection is closed
+        self._log_place: Place | None = None
+        with suppress(OSError):
+            self._log_place = _look_at(self._log)
+        self._check_in_place()
 
     def _check_open(self) -> None:
         if os.getpid() != self._process:
@@ -39,19 +57,16 @@ class OpenLedger:
         if not self._is_open:
             raise LedgerRefused(f"{self.path} is closed; open it again, which reads back what was committed")
 
-    def _look_at_place(self) -> list[tuple[int, int]]:
-        return [(found.st_dev, found.st_ino) for found in map(os.stat, (self.path, self._head.path))]
-
     def _check_in_place(self) -> None:
         """Refuse to write to files that were removed or replaced: they end with this process."""
         try:
-            is_in_place = self._look_at_place() == self._place
-        except FileNotFoundError:
-            is_in_place = False
-        if not is_in_place:
+            found = _look_at(self.path, self._head.path), _look_at(self._log)
+        except OSError:
+            found = None
+        if found != (self._place, self._log_place):
             raise LedgerRefused(
-                f"{self.path} or its head file was removed or replaced while it was open, and what is written to it is "
-                f"lost; find out what happened to the disk, then put the files back or restore a backup"
+                f"{self.path}, its log or its head file was removed or replaced while it was open, and what is written "
+                f"to it is lost; find out what happened to the disk, then put the files back or restore a backup"
             )
 
     def _check_only_writer(self) -> None:

@@ -17,7 +17,7 @@ from dpfuse.ledger.debits import NO_DEBITS, Debits
 from dpfuse.ledger.events import PERIOD, RESTORE
 from dpfuse.ledger.head import HeadFile
 from dpfuse.ledger.memories import StoredMemory, read_memories, write_memory
-from dpfuse.ledger.open_ledger import OpenLedger
+from dpfuse.ledger.open_ledger import OpenLedger, Place
 from dpfuse.ledger.progress import LedgerCheck
 from dpfuse.ledger.seals import last_seal, write_seal
 from dpfuse.ledger.segments import last_packed_step, num_packed_steps, pack_rows
@@ -38,9 +38,15 @@ class LedgerTransactions(OpenLedger):
     """An open ledger with its accounts. The caller begins and commits each transaction; an error closes the ledger."""
 
     def __init__(
-        self, path: Path, head: HeadFile, connection: Connection, found: LedgerCheck, balances: Balances
+        self,
+        path: Path,
+        head: HeadFile,
+        connection: Connection,
+        place: Place,
+        found: LedgerCheck,
+        balances: Balances,
     ) -> None:
-        super().__init__(path, head, connection, found)
+        super().__init__(path, head, connection, place, found)
         self._balances, self._num_sealed = balances, last_seal(connection, path).commit_number
         self._open_slice: HeldSlice | None = None
         self._signer: Signer | None = None

@@ -16,6 +16,7 @@ from dpfuse.ledger.debits import NO_DEBITS, Debits
 from dpfuse.ledger.entries import Entry, check_entries, check_undrawn, left_after, make_rows, sum_debits
 from dpfuse.ledger.head import Head, HeadFile, head_path, read_head
 from dpfuse.ledger.migrations import bring_up_to_date
+from dpfuse.ledger.open_ledger import Place, look_at_files
 from dpfuse.ledger.progress import LedgerCheck
 from dpfuse.ledger.reader import check, check_pages
 from dpfuse.ledger.store import (
@@ -79,11 +80,12 @@ class Ledger(LedgerTransactions):
         path: Path,
         head: HeadFile,
         connection: Connection,
+        place: Place,
         found: LedgerCheck,
         balances: Balances,
     ) -> None:
         """Use `create` or `open`."""
-        super().__init__(path, head, connection, found, balances)
+        super().__init__(path, head, connection, place, found, balances)
         self._mechanism = self.terms.mechanism
         self._individual: IndividualFilter | None = None
 
@@ -139,13 +141,14 @@ class Ledger(LedgerTransactions):
             check_exists(target)
             head = opened.enter_context(closing(HeadFile(head_path(target))))
             bring_up_to_date(target, read_head(head.path))
+            place = look_at_files(target, head)  # what is put there from now on is another ledger
             connection = opened.enter_context(closing(connect(target)))
             if design is not None:
                 read_terms(connection, target).check_design(design, target)
             if is_full_check:
                 check_pages(connection, target)
             ledger = cls(
-                target, head, connection, *check(connection, target, read_head(head.path), is_full=is_full_check)
+                target, head, connection, place, *check(connection, target, read_head(head.path), is_full=is_full_check)
             )
             ledger._seal()
             # Rows that a crash or a failed sync left in the log are synced to the file before they may be published.

@@ -23,6 +23,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -80,8 +81,7 @@ class Charged:
         return self.exact_sum
 
 
-@dataclass  # to make a frozen one, for every stream of every step, takes four times as long
-class Release:
+class Release(NamedTuple):
     """What may leave the centre.
 
     Attributes:

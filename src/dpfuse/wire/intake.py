@@ -102,18 +102,18 @@ class Intake:
         lines: Sequence[bytes],
         sender: tuple[str, str] | None,
         holder: Holder | None,
-        unread: str,
+        reason_if_unread: str,
         check: Callable[[SensorReport], CheckedReport],
         take: Callable[[SensorReport, CheckedReport], int],
     ) -> list[int]:
-        """Check and take line by line; `unread` says why one that cannot be read is refused, `take` who sent one."""
+        """Check and take line by line; `take` returns the number of the sender."""
         self._keys.look_for_changes()
         refused = []
         self.counts["bytes"] += sum(map(len, lines))
         for position, line in enumerate(lines):
             message = parse_report(line)
             if message is None:
-                checked = refused_report(unread)
+                checked = refused_report(reason_if_unread)
             elif sender and sender != (message.stream, message.key):
                 checked = refused_report("wrong topic")
             else:

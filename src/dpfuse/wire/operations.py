@@ -126,7 +126,7 @@ class Operations(StepObserver):
         ticks.add_metric([], [*buckets, ("+Inf", float(num_seen))], total_s)
         yield ticks
         reports = CounterMetricFamily("dpfuse_reports", "Reports by what became of them. Private", labels=["result"])
-        sizes = CounterMetricFamily("dpfuse_report_bytes", "Bytes of reports. Private")
+        sizes = CounterMetricFamily("dpfuse_report_bytes", "Bytes of reports and public inputs. Private")
         for result, number in sorted(self._counts().items()):
             if result == "bytes":
                 sizes.add_metric([], number)

@@ -142,8 +142,8 @@ END $$;
 
 # `changed` has one row for each account that a statement or claim touches: the account after all statements, and the
 # number of claimants. Sums are numeric in PostgreSQL, so they cannot wrap; what is stored fits by the table's check.
-# PostgreSQL cannot know how long the arrays are. So senders are numbers, which sort faster than names, `touched` is in
-# the order of the accounts' index, and `granted` is computed once and not once for each sender.
+# PostgreSQL does not know how long the arrays are, so its plan is fixed here: submissions have numbers, which sort
+# faster than names, `touched` is in the order of the accounts' index, and `granted` is computed once for all.
 _CLOSE = """
 CREATE OR REPLACE FUNCTION close_boundary(wanted bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -167,7 +167,9 @@ BEGIN
         DELETE FROM loans;
     END IF;
     WITH latest AS (SELECT centre, max(generation) AS generation FROM centres GROUP BY centre),
-    counted AS (SELECT *, row_number() OVER () AS sender FROM submissions JOIN latest USING (centre, generation)
+    counted AS MATERIALIZED (
+        SELECT *, row_number() OVER (ORDER BY centre) AS submission
+        FROM submissions JOIN latest USING (centre, generation)
         WHERE boundary = wanted AND generation > restored
     ),
     ended AS (SELECT own.* FROM loans AS own JOIN latest USING (centre) WHERE own.generation < latest.generation),
@@ -184,7 +186,7 @@ BEGIN
         ) AS every_one GROUP BY sensor
     ),
     claimed AS (
-        SELECT DISTINCT sender, sensor FROM counted, unnest(claims) AS own (sensor)
+        SELECT DISTINCT submission, sensor FROM counted, unnest(claims) AS own (sensor)
         WHERE sensor >= 0 AND greatest(wanted - 2, 0) / {epochs_per_period} = wanted / {epochs_per_period}
             AND (restored < 0 OR wanted / {epochs_per_period} > restored / {epochs_per_period})
     ),
@@ -212,16 +214,16 @@ BEGIN
         WHERE loans.centre = gone.centre AND loans.generation = gone.generation AND loans.epoch = gone.epoch
     ),
     granted AS MATERIALIZED (
-        SELECT sender, array_agg(sensor ORDER BY sensor) AS sensors,
+        SELECT submission, array_agg(sensor ORDER BY sensor) AS sensors,
             array_agg(slice ORDER BY sensor) AS amounts, count(*)::int AS number
-        FROM claimed JOIN priced USING (sensor) GROUP BY sender
+        FROM claimed JOIN priced USING (sensor) GROUP BY submission
     ),
     lent AS (
         INSERT INTO loans
         SELECT centre, generation, wanted,
             coalesce(sensors, '{{}}') || array_fill({nothing}::bigint, ARRAY[num_fillings]),
             coalesce(amounts, '{{}}') || array_fill(0::bigint, ARRAY[num_fillings])
-        FROM counted LEFT JOIN granted USING (sender), LATERAL (
+        FROM counted LEFT JOIN granted USING (submission), LATERAL (
             SELECT (greatest(number, 1) - 1) / {capacity} * {capacity} + {capacity} - coalesce(number, 0)
         ) AS filled (num_fillings)
     ),
