@@ -6,11 +6,14 @@ import dataclasses
 import json
 import math
 import sys
+from collections import deque
+from types import SimpleNamespace
 
 import pytest
 
 from dpfuse.errors import FileRefused, PastChanged, ReleaseRefused
 from dpfuse.public.rows import Row
+from dpfuse.remote import release_topics
 from dpfuse.remote import witness as witness_module
 from dpfuse.remote.release_topics import ReleaseTopics, read_account
 from dpfuse.remote.witness import Witness
@@ -149,6 +152,84 @@ def test_a_past_that_was_rewritten_between_two_looks_is_noticed_on_the_topic_als
                     witness.look()
         with Witness(address, path) as witness, pytest.raises(PastChanged, match="another past"):
             witness.look()
+
+
+def test_a_rewritten_release_is_noticed_behind_any_number_of_others_and_steps_that_never_come_are_left_out_aloud(
+    live, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(witness_module, "_MAX_WAITING", 3)
+    asked, read, told, batches = [], witness_module._read_page, [], []
+    monkeypatch.setattr(witness_module, "_read_page", lambda c, *place: asked.append(place[:2]) or read(c, *place))
+    for _ in range(8):
+        live.tick()
+    rows = [each.row for each in live.hub.recent("main")]
+    far = [Row.after(rows[-1].hash, *rows[-1]._replace(step=step)[:-1]) for step in range(9, 19)]
+    rewritten = Row.after(rows[6].hash, *rows[7]._replace(fusion_weight=rows[7].fusion_weight + 1)[:-1])
+
+    def publish(*rows):
+        batches.append([live.signer.to_message(row).content for row in rows])
+
+    def take():
+        return batches.pop(0) if batches else []
+
+    with (
+        serving(live.reading_app) as address,
+        Witness(address, tmp_path / "tips.jsonl", tell=told.append, elsewhere=take) as witness,
+    ):
+        witness.look()
+        asked.clear()
+        publish(*reversed(far))
+        publish(*rows[:4])
+        publish(*rows[4:])
+        assert witness.look() == 0 and set(witness._heard) == set(far[:3])
+        assert [step for stream, step in asked if stream == "main"].count(9) == 1
+        assert len([step for stream, step in asked if step > 8 and stream == "main"]) == 1  # not one for each release
+        assert len(told) == 1 and "later ones are left out" in told[0]
+        publish(*far)
+        assert witness.look() == 0 and len(told) == 1  # once
+        publish(*rows)
+        publish(rewritten)
+        with pytest.raises(PastChanged, match="does not show the release of step 8 of stream 'main'"):
+            witness.look()
+
+
+def test_releases_of_a_look_that_the_address_does_not_answer_are_compared_at_the_next_one(live, tmp_path, monkeypatch):
+    live.tick()
+    row = live.hub.recent("main")[-1].row
+    rewritten = Row.after(bytes(32), *row._replace(fusion_weight=row.fusion_weight + 1)[:-1])
+    batches, read = [], witness_module._read_page
+
+    def away(client, stream, start, limit):
+        if batches:
+            raise ConnectionError("away")
+        return read(client, stream, start, limit)
+
+    with (
+        serving(live.reading_app) as address,
+        Witness(address, tmp_path / "tips.jsonl", elsewhere=lambda: batches.pop(0) if batches else []) as witness,
+    ):
+        witness.look()
+        batches += [[live.signer.to_message(each).content] for each in (row, rewritten)]
+        monkeypatch.setattr(witness, "_follow", lambda *_: None)
+        monkeypatch.setattr(witness_module, "_read_page", away)
+        with pytest.raises(ConnectionError):
+            witness.look()
+        with pytest.raises(PastChanged, match="does not show the release of step 1"):
+            witness.look()
+
+
+def test_messages_beyond_the_limit_of_the_queue_or_too_long_are_told(topics, monkeypatch):
+    broker, found, told = topics
+    monkeypatch.setattr(release_topics, "_MAX_MESSAGES", 2)
+    monkeypatch.setattr(release_topics, "_AT_ONCE", 1)
+    found._heard = deque(maxlen=2)
+    with client(broker, *KEYS.accounts(CENTRE)[0]) as centre:
+        for content in (b"1", b"2", b"3"):
+            send(centre, "dpfuse/main/releases", content)
+        wait_for(lambda: found._num_left_out == 1)
+    found._on_message(None, None, SimpleNamespace(payload=bytes(2**16 + 1)))  # this broker takes none of that length
+    assert [found.take() for _ in range(3)] == [[b"2"], [b"3"], []]
+    assert len(told) == 1 and told[0].startswith("2 messages of the broker at 127.0.0.1")
 
 
 def test_a_broker_that_goes_and_comes_back_is_told_once_and_heard_again(live, topics):

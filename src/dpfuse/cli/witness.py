@@ -43,7 +43,8 @@ def witness(
 
     With --mqtt it also reads every release that the centre publishes over MQTT, and the
     address has to show the same one: a past that was rewritten between two looks, and
-    one that differs from reader to reader, are noticed, too.
+    one that differs from reader to reader, are noticed, too. If more releases come than it
+    can hold until the address shows them, it says on stderr that some are not compared.
 
     Example: dpfuse witness --from http://127.0.0.1:8765 --out tips.jsonl
     """

@@ -14,6 +14,7 @@ from dpfuse.errors import FileRefused
 
 # More messages, and longer ones, are left out: a broker may send anything.
 _MAX_MESSAGES, _MAX_LENGTH = 100_000, 2**16
+_AT_ONCE = 10_000
 _TOPICS = "dpfuse/+/releases"
 
 
@@ -24,7 +25,8 @@ class ReleaseTopics:
         host, port: of the broker.
         account: user and password, as `dpfuse broker` prints them for estimators.
         ca: certificates to trust, for a broker with TLS.
-        tell: gets a line of text when the broker is away, refuses the account, or is back.
+        tell: gets a line of text when the broker is away, refuses the account, or is back, and when messages were left
+            out.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class ReleaseTopics:
             from paho.mqtt.enums import CallbackAPIVersion
         self._tell, self._said, self._name = tell, "", f"the broker at {host}:{port}"
         self._heard: deque[bytes] = deque(maxlen=_MAX_MESSAGES)
+        self._num_left_out = self._num_told = 0
         self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)  # the broker draws an id
         self._client.username_pw_set(*account)
         if ca is not None:
@@ -45,8 +48,14 @@ class ReleaseTopics:
         self._client.loop_start()
 
     def take(self) -> list[bytes]:
-        """The messages since the last call, in the order in which they came."""
-        return [self._heard.popleft() for _ in range(len(self._heard))]
+        """The next messages, up to 10,000, in the order in which they came; none if all were taken."""
+        if (number := self._num_left_out) > self._num_told:
+            self._tell(
+                f"{number - self._num_told} messages of {self._name} are left out and not compared: at most "
+                f"{_MAX_MESSAGES} wait for a look, each of at most {_MAX_LENGTH} bytes; look more often"
+            )
+            self._num_told = number
+        return [self._heard.popleft() for _ in range(min(len(self._heard), _AT_ONCE))]
 
     def close(self) -> None:
         """Close the connection."""
@@ -77,8 +86,11 @@ class ReleaseTopics:
             self._say("closed the connection; trying again")
 
     def _on_message(self, _: Any, __: Any, message: Any) -> None:
-        if len(message.payload) <= _MAX_LENGTH:
-            self._heard.append(bytes(message.payload))
+        is_short = len(message.payload) <= _MAX_LENGTH
+        if not is_short or len(self._heard) == _MAX_MESSAGES:
+            self._num_left_out += 1
+        if is_short:
+            self._heard.append(bytes(message.payload))  # at the limit the oldest one goes
 
     def _say(self, text: str) -> None:
         """Say it, unless it was said last."""

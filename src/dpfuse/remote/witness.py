@@ -7,6 +7,7 @@ whole past. A witness belongs on a machine that the centre's operator cannot wri
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
 
 # Rows that are asked for at once, and pages of a stream that one look reads.
 _PAGE, _MAX_PAGES = 1000, 1000
-# Releases that came another way and wait until they are compared. The first ones stay: later ones follow from them.
-_MAX_HEARD = 10_000
+# Of what came another way: how often one look asks for more, and releases of a stream that wait until the address shows
+# them. The first steps stay: the address shows them first, so steps that never come displace none of them.
+_MAX_BATCHES, _MAX_WAITING = 100, 1000
 
 
 class Witness:
@@ -36,6 +38,8 @@ class Witness:
         - A release is kept only with the centre's signature, and the centre's key never changes.
         - `look` raises also for a centre that does not show a release which came another way with its signature, but
           shows that step or a later one. It keeps this release.
+        - A release that came another way and is left out is told: one without the centre's signature, and one of a
+          stream of which too many wait until the address shows them.
         - A look ends whatever is sent: it reads up to 1,000 pages of a stream. Every page has to end with a signed row,
           except for rows of a design that was replaced before this witness began: a later row stands for these.
 
@@ -45,7 +49,7 @@ class Witness:
         ca: certificates to trust in place of the system's.
         public_key: the centre's, if it is known from elsewhere; by default the one that it names at first.
         tell: gets a line of text about a stream that is no longer there, or that the next look goes on with.
-        elsewhere: returns the release messages that came another way since the last call, such as
+        elsewhere: returns the next release messages that came another way, none if all were taken, such as
             `ReleaseTopics.take`. Those that the centre has not signed are left out.
     """
 
@@ -72,6 +76,8 @@ class Witness:
         self._signatories: dict[str, Signatory] = {}  # of all looks, by the ids of designs in rows
         self._elsewhere = elsewhere
         self._heard: dict[Row, Message] = {}  # from elsewhere, and not compared yet
+        self._full: set[str] = set()  # streams of which releases were left out
+        self._num_refused = 0
 
     def look(self) -> int:
         """Compare, and keep the newest releases; returns the number of streams with a new one.
@@ -167,15 +173,35 @@ class Witness:
 
     def _compare(self, settings: PublicSettings, signatory: Signatory) -> None:
         """Compare releases that came another way with what the centre shows; those that it does not show yet wait."""
-        for row, message in self._signed(self._elsewhere(), signatory):
-            if len(self._heard) < _MAX_HEARD:
-                self._heard[row] = message
+        ends: dict[str, int] = {}
+        try:
+            for _ in range(_MAX_BATCHES):
+                messages = list(self._elsewhere())
+                self._heard.update(self._signed(messages, signatory))
+                try:
+                    self._compare_heard(settings, ends)
+                finally:
+                    self._limit_heard()
+                if not messages:
+                    return
+        finally:
+            if self._num_refused:
+                self._tell(
+                    f"{self._num_refused} messages from elsewhere lack the signature of {self._url} and are left out"
+                )
+            self._num_refused = 0
+
+    def _compare_heard(self, settings: PublicSettings, ends: dict[str, int]) -> None:
+        """Compare those that the address shows; `ends` gets the step from which on it shows nothing, by stream."""
         limit, shown = min(_PAGE, rows_at_once(settings.values_in_row)), dict[tuple[str, int], Row]()
         for row in sorted(self._heard, key=lambda each: each[:2]):
             place = row.stream, row.step
+            if row.step >= ends.get(row.stream, row.step + 1):
+                continue
             if row.stream in settings.streams and place not in shown:
                 shown = {(row.stream, each.step): each for each, _ in _read_page(self._client, *place, limit)}
                 if not shown:  # the address is behind, such as a relay
+                    ends[row.stream] = row.step
                     continue
             if row.stream in settings.streams and shown.get(place) != row:
                 self._file.append([self._heard[row]])  # so that it is noticed also after a restart
@@ -185,21 +211,33 @@ class Witness:
                 )
             del self._heard[row]
 
+    def _limit_heard(self) -> None:
+        """Leave out what is too much of a stream; says so once, until none of its releases waits any more."""
+        num_waiting = Counter[str]()
+        for row in sorted(self._heard, key=lambda each: each[:2]):
+            num_waiting[row.stream] += 1
+            if num_waiting[row.stream] > _MAX_WAITING:
+                del self._heard[row]
+        full = {stream for stream, number in num_waiting.items() if number > _MAX_WAITING}
+        for stream in sorted(full - self._full):
+            self._tell(
+                f"{self._url} does not show yet more than {_MAX_WAITING} releases of stream {stream!r} that came from "
+                f"elsewhere; later ones are left out and not compared"
+            )
+        self._full = full | {stream for stream in self._full if num_waiting[stream]}
+
     def _signed(self, messages: Iterable[bytes], signatory: Signatory) -> Iterator[tuple[Row, Message]]:
-        """Releases with the centre's signature; the others are left out."""
-        num_refused = 0
+        """Releases with the centre's signature; the others are left out and counted."""
         for message in messages:
             try:
                 row = read_any_row(release := json.loads(message))
             except (ValueError, RecursionError, ReleaseRefused):
-                num_refused += 1
+                self._num_refused += 1
                 continue
             if self._signatories.get(row.design, signatory).has_signed(row, signature := release.get("signature")):
                 yield row, release_message(row, bytes.fromhex(signature))
             else:
-                num_refused += 1
-        if num_refused:
-            self._tell(f"{num_refused} messages from elsewhere lack the signature of {self._url} and are left out")
+                self._num_refused += 1
 
     def _first_step(self) -> int:
         """Where to begin with a stream of which nothing is kept."""
