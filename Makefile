@@ -5,7 +5,7 @@ WORKERS ?= 2
 UPDATES ?=
 # The folder of the NGSIM files; by default the one that DPFUSE_DATA names.
 DATA ?=
-# How many jobs of `make us101` run at the same time; more than 1 only on a GPU.
+# How many groups of designs `make us101` and `make known` train at the same time; on a GPU they share it.
 JOBS ?= 1
 # How long `make fuzz` runs.
 SECONDS ?= 600
@@ -65,7 +65,7 @@ help:
 	@echo "make known        train with the defaults on six systems with known answers; hours, or 8 minutes on a large GPU with JOBS=14"
 	@echo "make optimality   compare learned designs with the optimum of Theorem 1; 40 minutes"
 	@echo "make audit        attack the designs of the demo"
-	@echo "make live-design  train the design that make live runs; hours, or ten minutes on a large GPU"
+	@echo "make live-design  train the design that make live runs, DATA=DIR, with the extra sumo; hours, or ten minutes on a large GPU"
 	@echo "make us101        the case study on US Highway 101, DATA=DIR; hours, or half an hour on a large GPU with JOBS=16"
 	@echo "make us101-guided its part on guided designs, DATA=DIR; two hours on 2 cores"
 	@echo "make us101-defaults the same recording with the default settings of training, DATA=DIR; many hours on 2 cores"
@@ -80,7 +80,7 @@ live: $(READY)
 	$(BIN)/dpfuse live
 
 live-design: $(READY)
-	$(BIN)/python -m experiments.live.run
+	$(if $(DATA),DPFUSE_DATA=$(DATA)) $(BIN)/python -m experiments.live.run
 	$(BIN)/python -m tools.quote
 
 test: $(READY)

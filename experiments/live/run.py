@@ -14,12 +14,14 @@ import json
 import os
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import dpfuse
 from dpfuse import Design, Trajectories
 from dpfuse.data import us101
+from dpfuse.errors import MissingExtra
 from dpfuse.systems import freeway, sumo
 from experiments.live import roads
 from tools.results import describe_machine, results_path, write_results
@@ -46,6 +48,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("out/live"), help="for the files of designs and recordings")
     parser.add_argument("--note", help="in what this run differs from the command")
     options = parser.parse_args()
+    if needs_sumo(options.only, options.folder) and find_spec("libsumo") is None:
+        raise MissingExtra("make live-design needs libsumo: pip install 'dpfuse[sumo]'")
     options.folder.mkdir(parents=True, exist_ok=True)
     machine = describe_machine()
     for name in [options.only] if options.only else TRAINED:
@@ -72,6 +76,20 @@ def main() -> None:
 def path_of(name: str, folder: Path) -> Path:
     """Where a trained design is kept."""
     return folder / f"{name}.dpfuse"
+
+
+def needs_sumo(only: str | None, folder: Path) -> bool:
+    """Whether SUMO's road must be simulated: for its own design if it has no recordings yet, and for the tests."""
+    if only is None:
+        return True
+    world = TRAINED[only][0]
+    kept = (path_of_recording(f"{world}-{part}", folder) for part in ("training", "validation"))
+    return world == "sumo" and not path_of(only, folder).exists() and not all(path.exists() for path in kept)
+
+
+def path_of_recording(name: str, folder: Path) -> Path:
+    """Where a simulated recording is kept."""
+    return folder / f"{name}.dpfuse-data"
 
 
 def train(name: str, options: argparse.Namespace) -> None:
@@ -102,7 +120,7 @@ def recordings_of(world: str, folder: Path) -> tuple[Trajectories, Trajectories]
     }
     parts = []
     for name in (f"{world}-training", f"{world}-validation"):
-        path = folder / f"{name}.dpfuse-data"
+        path = path_of_recording(name, folder)
         if not path.exists():
             makers[name]().save(path)
         parts.append(Trajectories.load(path))
