@@ -10,6 +10,7 @@ from typing import Any
 
 import dpfuse
 from dpfuse.sweeps import Recording, SweepResult
+from dpfuse.sweeps.sweep import has_gpu
 
 
 def train_all(
@@ -18,9 +19,11 @@ def train_all(
     """The designs of all settings, by `dpfuse.sweep`; what was made before is read from its folder.
 
     Args:
-        at_once: groups that share a GPU; with one, groups run as they do by default.
+        at_once: groups that share a GPU, and without one processes; with one, groups run as they do by default.
     """
-    if at_once > 1:
+    if at_once > 1 and not has_gpu():
+        options["workers"] = at_once
+    elif at_once > 1:
         os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # this process leaves the GPU to theirs
         options["gpus"] = 1 / at_once
     result = dpfuse.sweep(recordings, None, settings=settings, progress=True, **options)

@@ -54,7 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("out/known"), help="folder for the designs and their tests")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="groups of designs at the same time on a GPU; 14 on a large"
+        "--jobs",
+        type=int,
+        default=1,
+        help="groups of designs at the same time, which share a GPU if there is one; 14 on a large",
     )
     parser.add_argument("--updates", type=int, help="gradient steps; by default those of `dpfuse.train`")
     parser.add_argument("--only", nargs="+", default=[""], help="only jobs with one of these in their names; no report")

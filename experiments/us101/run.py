@@ -47,7 +47,10 @@ def read_arguments() -> argparse.Namespace:
     part.add_argument("--quick", action="store_true", help="one budget, one seed, every kind of design: some minutes")
     part.add_argument("--guided", action="store_true", help="guided designs alone: two hours on 2 cores")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="groups of designs at the same time on a GPU; 8 or more on a large one"
+        "--jobs",
+        type=int,
+        default=1,
+        help="groups of designs at the same time, which share a GPU if there is one; 8 or more on a large one",
     )
     parser.add_argument("--only", default="", help="only jobs with this in their name, and no report")
     return parser.parse_args()

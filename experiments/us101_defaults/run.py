@@ -44,7 +44,10 @@ def read_arguments() -> argparse.Namespace:
         "--out", type=Path, default=Path("out/us101-defaults"), help="folder for designs and the files of the jobs"
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="groups of designs at the same time on a GPU; 10 on a large one"
+        "--jobs",
+        type=int,
+        default=1,
+        help="groups of designs at the same time, which share a GPU if there is one; 10 on a large one",
     )
     parser.add_argument("--updates", type=int, help="gradient steps; by default those of `dpfuse.train`")
     parser.add_argument("--only", nargs="+", default=[""], help="only jobs with one of these in their names; no report")

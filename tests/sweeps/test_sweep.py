@@ -13,6 +13,8 @@ import dpfuse
 from dpfuse.errors import FileRefused, TrainingWarning
 from dpfuse.sweeps.grid import expand_settings, period_in_words
 from dpfuse.sweeps.reports import report_from_dict, report_to_dict
+from dpfuse.sweeps.sweep import has_gpu
+from experiments.running import train_all
 from support.designs import make_design
 from sweeps.conftest import pretend_report
 
@@ -158,6 +160,21 @@ def test_a_test_of_our_own_adds_columns_that_are_kept_with_the_design(parts, tmp
             run(parts, [design.guarantee], **options | {"test": lambda *given, returned=returned: returned})
 
 
+@pytest.mark.skipif(has_gpu(), reason="groups share the GPU of this machine")
+def test_an_experiment_with_jobs_runs_on_a_machine_without_a_gpu(pretended, parts, guarantees, tmp_path):
+    done = run(parts, guarantees, tmp_path, settings={"plain": {}}, seeds=[0])
+    wanted = {"plain": {"guarantees": guarantees}}
+    found = train_all({"walks": parts}, wanted, at_once=2, out=tmp_path)
+    assert [row["design"] for row in found.rows] == [row["design"] for row in done.rows]
+
+
+def make_nested():
+    def nested(design, recording):
+        return {}
+
+    return nested
+
+
 def test_wrong_arguments_are_named(parts, guarantees):
     with pytest.raises(ValueError, match="settings 'plain' must have names among .*num_updates.*; got 'updates'"):
         run(parts, guarantees, settings={"plain": {"updates": 3}})
@@ -171,6 +188,9 @@ def test_wrong_arguments_are_named(parts, guarantees):
         run(parts, guarantees, gpus=1.0)
     with pytest.raises(TypeError, match="test must be a function of a design and a recording, got 'mse'"):
         run(parts, guarantees, test="mse")
+    for nested in (lambda design, recording: {}, make_nested()):
+        with pytest.raises(ValueError, match="test must be a function at the top of a module, or use workers=0, got"):
+            run(parts, guarantees, test=nested, workers=1)
     with pytest.raises(TypeError, match="a recording must be Trajectories, a path, or three of them"):
         run(parts[:2], guarantees)
 

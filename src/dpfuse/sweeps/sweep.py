@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import pickle
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,6 +119,8 @@ def sweep(
         if unknown := set(setting.recordings or ()) - set(named):
             raise ValueError(f"recordings of settings {setting.base!r} must be among {sorted(named)}, got {unknown}")
     place = _make_place(address, workers, cores, gpus, group_size)
+    if test is not None and place.workers:
+        _check_processes_can_call(test)
     temporary = TemporaryFolder() if out is None else None
     store = SweepStore(temporary.path if temporary else Path(out or ""))
     cases: list[Case] = []
@@ -188,6 +191,13 @@ def _run(
     return failures
 
 
+def _check_processes_can_call(test: OwnTest) -> None:
+    try:
+        pickle.dumps(test)
+    except (pickle.PicklingError, AttributeError) as error:  # AttributeError: a function within another, to Python 3.13
+        raise ValueError(f"test must be a function at the top of a module, or use workers=0, got {test!r}") from error
+
+
 def _failures_of(group: Sequence[Case], outcome: GroupOutcome) -> list[SweepFailure]:
     return [SweepFailure(case.label, reason) for case, reason in zip(group, outcome.errors, strict=True) if reason]
 
@@ -206,19 +216,24 @@ def _make_place(address: str | None, workers: int | None, cores: int, gpus: floa
     return _Place(address=address, workers=workers, cores=cores, gpus=gpus, group_size=size)
 
 
+def has_gpu() -> bool:
+    """Whether this machine has a GPU, whether or not JAX can use it."""
+    return Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists()
+
+
 def _look_here(workers: int | None, cores: int, gpus: float) -> tuple[bool, int]:
     """Whether this machine has a GPU that JAX can use, and how many processes to start."""
     if workers is not None:
         _check.is_count("workers", workers, minimum=0)
-    has_gpu = Path("/dev/nvidia0").exists() or Path("/dev/kfd").exists()
+    is_there = has_gpu()
     if gpus:
-        if not has_gpu:
+        if not is_there:
             raise ValueError(f"gpus must be 0 on a machine without a GPU, got {gpus}; or give the address of a cluster")
         return True, max(1, int(1 / gpus + 1e-9)) if workers is None else workers
-    if has_gpu and not workers:
+    if is_there and not workers:
         import jax
 
-        has_gpu = jax.default_backend() != "cpu"
+        is_there = jax.default_backend() != "cpu"
     num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    usual = 0 if has_gpu else max(1, num_cores // cores)
-    return has_gpu and not workers, usual if workers is None else workers
+    usual = 0 if is_there else max(1, num_cores // cores)
+    return is_there and not workers, usual if workers is None else workers
