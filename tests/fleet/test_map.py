@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 
 import pytest
+from typer.testing import CliRunner
 
+from dpfuse.cli import app
 from dpfuse.errors import DpfuseError, LedgerMismatch
 from dpfuse.fleet.map import FleetMap
 from dpfuse.fleet.plan import FleetPlan
@@ -28,6 +30,29 @@ def test_a_fleet_without_its_map_makes_no_ledger_unless_it_is_new(tmp_path):
     FleetMap().save(tmp_path / "map.json")
     with pytest.raises(ValueError, match="map.json is there, so the fleet is not new; start it without --new"):
         run_fleet(tmp_path / "roads.toml", replace(lost, folder=tmp_path), is_new=True)
+
+
+def test_a_new_fleet_is_refused_where_a_shard_of_another_one_has_its_ledger(tmp_path):
+    """The map was deleted: what the ledgers elsewhere had spent would be forgotten."""
+    (tmp_path / "north").mkdir()
+    (ledger := tmp_path / "north/ledger-1.db").touch()
+    with pytest.raises(LedgerMismatch, match=r"north/ledger-1.db is there without .*; put its map.json back, or name"):
+        run_fleet(tmp_path / "roads.toml", replace(plan(north="a", south="c"), folder=tmp_path), is_new=True)
+    assert set(tmp_path.iterdir()) == {ledger.parent}
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--new", "roads.toml"], ["roads.toml", "--new"], ["run", "--new", "roads.toml"]]
+)
+def test_options_stand_before_or_after_the_plan(tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "roads.toml").write_text(_TWO + 'streams = ["y"]\nport = 9010\n')
+    (tmp_path / "fleet").mkdir()
+    FleetMap().save(tmp_path / "fleet/map.json")
+    result = CliRunner().invoke(app, ["fleet", *arguments])
+    assert "the fleet is not new" in str(result.exception)
+    shown = CliRunner().invoke(app, ["fleet", "--help"])
+    assert shown.exit_code == 0 and "status" in shown.output
 
 
 class TestMap:
@@ -71,11 +96,11 @@ class TestMap:
     def test_a_fleet_does_not_look_for_ledgers_where_they_cannot_be(self):
         here = FleetMap().follow(plan(north="a", south="c")).with_made("north")
         here.check_places(is_on_nodes=False)
-        with pytest.raises(DpfuseError, match=r"shard 'north' has its ledger on the machine .* into map.json"):
+        with pytest.raises(LedgerMismatch, match=r"shard 'north' has its ledger on the machine .* into map.json"):
             here.check_places(is_on_nodes=True)
         there = here.with_made("north", "10.0.0.4")
         there.check_places(is_on_nodes=True)
-        with pytest.raises(DpfuseError, match=r"shard 'north' has its ledger on node 10.0.0.4; give --ray"):
+        with pytest.raises(LedgerMismatch, match=r"shard 'north' has its ledger on node 10.0.0.4; give --ray"):
             there.check_places(is_on_nodes=False)
         there.follow(plan(south="c")).check_places(is_on_nodes=False)  # north is drained
 

@@ -18,17 +18,17 @@ _TABLE_WIDTH = 140
 
 
 class RunByDefault(TyperGroup):
-    """`dpfuse fleet FILE` is `dpfuse fleet run FILE`."""
+    """`dpfuse fleet FILE` is `dpfuse fleet run FILE`, also with options before the file."""
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help"}:
             args = ["run", *args]
-        return super().resolve_command(ctx, args)
+        return super().parse_args(ctx, args)
 
 
 fleet = typer.Typer(
     cls=RunByDefault,
-    help="Run many fusion centres as one fleet, or show how one is.\n\nExample: dpfuse fleet roads.toml",
+    help="Run many fusion centres as one fleet, or show how one is.\n\nExample: dpfuse fleet roads.toml --new",
     no_args_is_help=True,
 )
 PlanFile = Annotated[Path, typer.Argument(help="The plan of the fleet, in TOML; docs/operations.md describes it.")]
@@ -38,7 +38,7 @@ PlanFile = Annotated[Path, typer.Argument(help="The plan of the fleet, in TOML; 
 def run(
     file: PlanFile,
     new: Annotated[
-        bool, typer.Option("--new", help="Make the fleet's map and ledgers. Refused if the map exists.")
+        bool, typer.Option("--new", help="Make the fleet's map and ledgers. Refused if one of them exists.")
     ] = False,
     ray: Annotated[bool, typer.Option("--ray", help="Place the shards by Ray, over the nodes of a cluster.")] = False,
     address: Annotated[

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from dpfuse.errors import DpfuseError
+from dpfuse.errors import DpfuseError, LedgerMismatch
 from dpfuse.fleet.plan import FleetPlan
 
 MAP_FILE = "map.json"
@@ -104,17 +104,20 @@ class FleetMap:
 
         Args:
             is_on_nodes: whether Ray places the shards; False if they run on this machine.
+
+        Raises:
+            LedgerMismatch: a ledger is elsewhere.
         """
         for name, entry in self.shards.items():
             if not entry.is_made or entry.is_drained:
                 continue
             if is_on_nodes and entry.node is None:
-                raise DpfuseError(
+                raise LedgerMismatch(
                     f"shard {name!r} has its ledger on the machine where the fleet ran without --ray; write the "
                     f'address of the node that has its folder now as "node" of the shard into {MAP_FILE}'
                 )
             if not is_on_nodes and entry.node is not None:
-                raise DpfuseError(
+                raise LedgerMismatch(
                     f"shard {name!r} has its ledger on node {entry.node}; give --ray, or move its folder to this "
                     f'machine and write null as "node" of the shard into {MAP_FILE}'
                 )

@@ -34,7 +34,7 @@ def run_fleet(
     """Run until SIGINT or SIGTERM, in the main thread of a process; SIGHUP reads the plan again.
 
     Args:
-        is_new: make map and ledgers; refused if the map is there. False refuses a missing map.
+        is_new: make map and ledgers; refused if the map or a shard's ledger is there. False refuses a missing map.
     """
     _check_map(plan.folder / MAP_FILE, is_new)
     FleetMap.load(plan.folder / MAP_FILE).check_places(is_on_nodes=make_holder is not None)
@@ -70,6 +70,11 @@ def _check_map(path: Path, is_new: bool) -> None:
     """Refuse a missing map, since the ledgers that it named may be missing with it, and what they had spent."""
     if is_new and path.exists():
         raise ValueError(f"{path} is there, so the fleet is not new; start it without --new")
+    if is_new and (ledger := next(path.parent.glob("*/ledger-*.db*"), None)) is not None:
+        raise LedgerMismatch(
+            f"{ledger} is there without {path}, so the fleet is not new; put its {MAP_FILE} back, or name another "
+            f"folder in the plan"
+        )
     if not is_new and not path.exists():
         raise LedgerMismatch(
             f"{path} is missing; put the folder of the fleet back, or mount its disk; new ledgers are only for sensors "
