@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 from contextlib import contextmanager
 
@@ -100,21 +101,32 @@ def test_a_full_disk_of_the_witness_asks_to_try_again_and_the_next_start_gives_i
             assert steps_in(path)[-2:] == [2, 3]
 
 
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_a_witness_that_is_removed_or_replaced_gets_no_release_and_nobody_else_does(tmp_path, is_replaced):
+@pytest.mark.parametrize("change", ["moved", "replaced", "cut"])
+def test_a_witness_that_is_moved_replaced_or_cut_gets_no_release_and_nobody_else_does(tmp_path, change):
+    """A new file in its place could not show that the ledger is behind it, so nothing starts again by itself."""
     design, path = make_design("individual", horizon=None), tmp_path / "rows.jsonl"
     rows = rows_of(tmp_path / "road.db", design, 3)
     witness = WitnessFile(path)
     witness.append(rows[:1])
-    path.rename(tmp_path / "rows.jsonl.1")  # as a program that rotates logs does
-    if is_replaced:
+    kept = tmp_path / "rows.jsonl.1"
+    if change == "cut":  # both are done by programs that rotate logs
+        kept.write_bytes(path.read_bytes())
+        os.truncate(path, 0)
+    else:
+        path.rename(kept)
+    if change == "replaced":
         path.touch()
-    with pytest.raises(
-        LedgerUnavailable, match="cannot grow .* mount it again, then start again: it gets what it lacks"
-    ):
+    with pytest.raises(LedgerRefused, match="moved, replaced or cut while it was open; put it back, or") as caught:
         witness.append(rows[1:2])
-    assert steps_in(tmp_path / "rows.jsonl.1") == [1]
+    assert exit_code(caught.value) == 3
     witness.close()
+    assert steps_in(kept) == [1] and (not path.exists() or not path.read_bytes())
+    kept.replace(path)
+    witness = WitnessFile(path)
+    witness.append(rows[1:2])
+    witness.append(rows[2:])
+    witness.close()
+    assert steps_in(path) == [1, 2, 3]
 
 
 def test_a_ledger_behind_the_tip_is_refused(tmp_path):

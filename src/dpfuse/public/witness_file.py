@@ -6,14 +6,13 @@ a backup (`dpfuse.ledger.restore`), since it holds every release that anybody ha
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from dpfuse.errors import FileRefused, LedgerUnavailable
+from dpfuse.errors import FileRefused, LedgerRefused, LedgerUnavailable
 from dpfuse.public.rows import Message
 
 _TAIL = 2**20
@@ -50,7 +49,7 @@ class WitnessFile:
         lines = tail[:end].splitlines()
         if lines:
             self._step_of(lines[-1])  # before anything is removed: it may be another file
-        self._file.truncate(start + end)
+        self._size = self._file.truncate(start + end)
         return lines[1:] if start and len(lines) > 1 else lines  # the first one may be half a line
 
     def _step_of(self, line: bytes) -> int:
@@ -65,12 +64,16 @@ class WitnessFile:
         """Write the messages and sync them.
 
         Raises:
-            LedgerUnavailable: the disk is full or away, or the file was moved; nobody may read the messages yet.
+            LedgerUnavailable: the disk is full or away; nobody may read the messages yet.
+            LedgerRefused: the file was moved, replaced or cut; a new one would not know what the ledger has to hold.
         """
         try:
-            if not os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno())):
-                raise OSError(errno.ESTALE, "replaced")  # what is written would be lost with this process
-            self._file.write(b"".join(message.content + b"\n" for message in messages))
+            if not self._is_in_place():
+                raise LedgerRefused(
+                    f"the witness's file {self.path} was moved, replaced or cut while it was open; put it back, or "
+                    f"name a new file"
+                )
+            self._size += self._file.write(b"".join(message.content + b"\n" for message in messages))
             self._file.flush()
             os.fsync(self._file.fileno())
         except OSError as error:
@@ -79,6 +82,14 @@ class WitnessFile:
                 f"({os.strerror(error.errno or 0)}); make room on its disk or mount it again, then start again: it "
                 f"gets what it lacks"
             ) from None
+
+    def _is_in_place(self) -> bool:
+        """Whether the path still leads to this file, with what was written and nothing else."""
+        own = os.fstat(self._file.fileno())
+        try:
+            return own.st_size == self._size and os.path.samestat(os.stat(self.path), own)
+        except FileNotFoundError:
+            return False
 
     def close(self) -> None:
         with suppress(OSError):  # of what `append` could not write; the rest is synced
