@@ -207,11 +207,10 @@ def shared() -> str:
 
 
 def restart() -> str:
-    """A restart after a day, and what a day takes on the disk."""
+    """A restart after hours of service, and what a day takes on the disk."""
     found = read_results("restart")
-    streams, day = found["streams"], found["ledgers"][-1]
-    row_bytes, interval_s = day["bytes_per_row"], found.get("interval_s", 10)
-    packed = found.get("packed_bytes_per_row")  # results from before rows were packed have none
+    streams, last = found["streams"], found["ledgers"][-1]
+    row_bytes, hours = last["bytes_per_row"], last["steps"] * found["interval_s"] / 3600
     rows = [
         [
             f"{one['rows']:,}",
@@ -225,14 +224,13 @@ def restart() -> str:
     ]
     heads = ["rows", "bytes a row", "open the ledger [s]", "to the first release [s]", "of processor time [s]"]
     return (
-        f"A centre of {streams:,} streams on {_cores('restart')} cores, started again after {day['steps'] // 10:,} and "
-        f"after {day['steps']:,} steps, a day with a release every {interval_s:g} s; the load average was "
-        f"{found['load_average']:.1f}:\n\n"
+        f"A centre of {streams:,} streams on {_cores('restart')} cores, started again after {last['steps'] // 10:,} "
+        f"and after {last['steps']:,} steps, {hours:.1f} hours with a release every {found['interval_s']:g} s; the load "
+        f"average was {found['load_average']:.1f}:\n\n"
         + make_table([*heads, "to verify every row [s]"], rows)
         + f"\nSo a stream takes {row_bytes * 8640 / 1e6:.1f} MB a day with a release every 10 s, and "
         f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. All rows are kept; `--keep-rows` packs old ones. "
-        + (f"A packed row takes {packed:.0f} bytes. " if packed else "")
-        + _kept("make bench", "restart")
+        f"A packed row takes {found['packed_bytes_per_row']:.0f} bytes. " + _kept("make bench", "restart")
     )
 
 
