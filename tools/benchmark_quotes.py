@@ -225,8 +225,8 @@ def restart() -> str:
     heads = ["rows", "bytes a row", "open the ledger [s]", "to the first release [s]", "of processor time [s]"]
     return (
         f"A centre of {streams:,} streams on {_cores('restart')} cores, started again after {last['steps'] // 10:,} "
-        f"and after {last['steps']:,} steps, {hours:.1f} hours with a release every {found['interval_s']:g} s; the load "
-        f"average was {found['load_average']:.1f}:\n\n"
+        f"and after {last['steps']:,} steps, {hours:.1f} hours with a release every {found['interval_s']:g} s; "
+        f"the load average was {found['load_average']:.1f}:\n\n"
         + make_table([*heads, "to verify every row [s]"], rows)
         + f"\nSo a stream takes {row_bytes * 8640 / 1e6:.1f} MB a day with a release every 10 s, and "
         f"{row_bytes * 5 * 86_400 / 1e6:.0f} MB a day at 5 Hz. All rows are kept; `--keep-rows` packs old ones. "
