@@ -6,8 +6,6 @@ the other checks are exact.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import jax
 import numpy as np
 import pytest
@@ -56,7 +54,7 @@ class SmallNoise(Mechanism):
     def draw_many(self, many):
         sums = [charged.exact_sum for charged in many]
         return [
-            replace(drawn, value=exact_sum + np.round(0.9 * (drawn.value - exact_sum)).astype(np.int64))
+            drawn._replace(value=exact_sum + np.round(0.9 * (drawn.value - exact_sum)).astype(np.int64))
             for drawn, exact_sum in zip(super().draw_many(many), sums, strict=True)
         ]
 
@@ -234,7 +232,7 @@ class TestPlantedBugs:
             def release(charged):
                 exact_sum = charged.undrawn()
                 drawn = step.mechanism.draw(charged)
-                return replace(drawn, value=exact_sum + 3 * (drawn.value - exact_sum) // 4)
+                return drawn._replace(value=exact_sum + 3 * (drawn.value - exact_sum) // 4)
 
             step.release = release
 
@@ -242,8 +240,8 @@ class TestPlantedBugs:
 
     def test_a_release_with_another_weight_than_charged_is_found(self):
         def change(step):
-            step.release = lambda charged: replace(
-                step.mechanism.draw(charged), fusion_weight=charged.fusion_weight + 1
+            step.release = lambda charged: step.mechanism.draw(charged)._replace(
+                fusion_weight=charged.fusion_weight + 1
             )
 
         assert "public spending" in caught_by(small(), plant(change))

@@ -26,7 +26,7 @@ from dpfuse.cli.live import DESIGN, state_mean
 from dpfuse.ledger import public_rows
 from dpfuse.privacy import squared_steps
 from dpfuse.wire.key_file import KeyFile
-from support.wire import PATIENCE_S, following, wait_for
+from support.wire import PATIENCE_S, following, wait_for, without_skips
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -116,7 +116,7 @@ def test_releases_are_estimated_and_all_processes_end_at_ctrl_c(tmp_path):
     assert [each["step"] for each in estimates] == sorted({each["step"] for each in estimates})
     assert all(each["std"][0] > 0 for each in estimates)
     assert "reports sent" in (folder / "replay.log").read_text()
-    assert (folder / "serve.log").read_text() == ""
+    assert without_skips((folder / "serve.log").read_text()) == ""
     assert not children_of(folder)
 
 
@@ -255,4 +255,4 @@ def test_estimator_and_vehicles_go_on_after_the_centre_was_killed(tmp_path):
     read = [json.loads(line)["step"] for line in (tmp_path / "estimate.out").read_text().splitlines()]
     rows = [row.step for row in public_rows(tmp_path / "ledger.db")]
     assert read == rows[: len(read)] and len(read) >= 30
-    assert (tmp_path / "serve.log").read_text() == ""
+    assert without_skips((tmp_path / "serve.log").read_text()) == ""
