@@ -92,6 +92,19 @@ def test_endless_headers_are_refused(recorded):
             assert b"400" in long.recv(4096).split(b"\r\n")[0]
 
 
+def test_a_broken_request_without_room_for_a_body_is_ended_without_an_error(recorded, caplog):
+    """The answer to HEAD has no body, and so no room for the reason."""
+    protocol = connections.limited_protocol(connections.ByAddress(connections.ConnectionLimits(9, 9)), too_busy)
+    broken = b"HEAD / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nabc\r\n\r\n"
+    with serving(recorded.app, http=protocol) as address, caplog.at_level(logging.ERROR):
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as client:
+            client.sendall(broken)
+            received = client.makefile("rb").read()  # to the end: the connection is closed
+    assert received.startswith(b"HTTP/1.1 400 ") and received.endswith(b"\r\n\r\n")
+    assert not caplog.records
+
+
 def test_connections_above_the_limit_are_refused_and_silent_ones_closed(live, monkeypatch):
     """Those above the first limit get 503, those above the second are cut off, and silent ones are closed in time."""
     limits = connections.ConnectionLimits(num_served=3, num_accepted=5)

@@ -309,6 +309,12 @@ def limited_protocol(admission: Admission, refuse: Any, certificates: Certificat
             super().data_received(data)
             self.check_request()
 
+        def send_400_response(self, msg: str) -> None:
+            try:
+                super().send_400_response(msg)
+            except h11.LocalProtocolError:  # a broken HEAD request, whose answer has no body
+                self.transport.close()
+
         def on_response_complete(self) -> None:
             admission.answered(self)
             super().on_response_complete()
