@@ -93,7 +93,8 @@ def mutations(seeds, count, seed):
 def _environment():
     root = Path(__file__).parents[2]
     paths = [str(root / "tests"), str(root / "src"), str(root)]
-    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu"}
+    # Equal hashes, so that equal seeds lead to equal inputs.
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths), "JAX_PLATFORMS": "cpu", "PYTHONHASHSEED": "0"}
 
 
 def main():
