@@ -10,7 +10,7 @@ from dpfuse.wire import intake as intake_module
 from support.fuzz import NAMES, mutations, run
 from support.fuzz_targets import TARGETS
 
-# For each target; about ten minutes for all of them. By number, so that every machine tries the same.
+# For each target, some minutes for all of them. By number, so that every machine tries the same.
 NUM_GUIDED = 20_000
 
 # Negative control: an intake that breaks down at a line that begins like a list.
