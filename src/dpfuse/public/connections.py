@@ -266,6 +266,7 @@ def limited_protocol(admission: Admission, refuse: Any, certificates: Certificat
         _deadline: asyncio.TimerHandle | None = None
         _handshake: asyncio.Task[None] | None = None
         _early = b""  # what came with the last message of the handshake
+        send_400_response = _answer_broken_request
 
         def connection_made(self, transport: Any) -> None:
             self.transport, self.client = transport, get_remote_addr(transport)
@@ -309,12 +310,6 @@ def limited_protocol(admission: Admission, refuse: Any, certificates: Certificat
             super().data_received(data)
             self.check_request()
 
-        def send_400_response(self, msg: str) -> None:
-            try:
-                super().send_400_response(msg)
-            except h11.LocalProtocolError:  # a broken HEAD request, whose answer has no body
-                self.transport.close()
-
         def on_response_complete(self) -> None:
             admission.answered(self)
             super().on_response_complete()
@@ -341,6 +336,16 @@ def limited_protocol(admission: Admission, refuse: Any, certificates: Certificat
                 self.transport.close()
 
     return LimitedConnection
+
+
+def _answer_broken_request(connection: Any, msg: str) -> None:
+    """Answer 400 and close. The answer to a HEAD request has no body, and so no room for the message."""
+    from h11 import LocalProtocolError
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    with suppress(LocalProtocolError):
+        H11Protocol.send_400_response(connection, msg)
+    connection.transport.close()
 
 
 class LogSeldom(logging.Filter):
